@@ -12,8 +12,8 @@ import (
 type Authentication struct {
 	// Mode is delegated or none. With delegated, the apiserver reviews bearer tokens, and the proxy
 	// accepts client certificates of the cluster's CA. With none, requests use the proxy's own
-	// identity (with tls.sidecar, only those with the pod's token). none is allowed only on loopback
-	// addresses, where it is the default. Elsewhere the default is delegated.
+	// identity (with tls.sidecar, only those with the pod's token). none is allowed only on
+	// loopback addresses, where it is the default. Elsewhere the default is delegated.
 	Mode AuthenticationMode `json:"mode,omitempty" oneof:"delegated none"`
 	// Anonymous configures clients without credentials.
 	Anonymous Anonymous `json:"anonymous,omitzero"`
@@ -34,8 +34,8 @@ const (
 
 // Anonymous configures clients without credentials.
 type Anonymous struct {
-	// Enabled forwards the requests of clients without credentials, so that the apiserver decides what
-	// system:anonymous may do. Otherwise they get 401.
+	// Enabled forwards the requests of clients without credentials, so that the apiserver decides
+	// what system:anonymous may do. Otherwise they get 401.
 	Enabled bool `json:"enabled,omitempty"`
 }
 
@@ -75,18 +75,18 @@ type AuthorizationWebhook struct {
 // Limits are the limits for clients. A request beyond a limit gets a Status. If a retry helps, the
 // code is 429, with Retry-After. Other clients are not affected.
 type Limits struct {
-	// MaxConnections limits the connections of all clients together. Half of memoryBudget, at 28 KiB for
-	// each, and the limit of open files limit them, too. With authentication, one user has at most
-	// half of them.
+	// MaxConnections limits the connections of all clients together. Half of memoryBudget, at 28
+	// KiB for each, and the limit of open files limit them, too. With authentication, one user has
+	// at most half of them.
 	MaxConnections *int `json:"maxConnections,omitempty" default:"100000" min:"1"`
 	// MaxWatchesPerIdentity limits the long-running requests of one user: watches, forwarded logs,
 	// and upgraded requests as exec, attach and port-forward. Without authentication, all clients
 	// count as one user.
 	MaxWatchesPerIdentity *int `json:"maxWatchesPerIdentity,omitempty" default:"50000" min:"1"`
 	// MaxForwardsInFlight limits the forwarded requests in flight upstream. With authentication, a
-	// user may have no more than stay free: one user has half of them, two have a third each. Further
-	// requests wait for their user's turn, for at most a minute or until the client gives up. Then they
-	// get 429. Watches, logs, exec and similar requests do not count.
+	// user may have no more than stay free: one user has half of them, two have a third each.
+	// Further requests wait for their user's turn, for at most a minute or until the client gives
+	// up. Then they get 429. Watches, logs, exec and similar requests do not count.
 	MaxForwardsInFlight *int `json:"maxForwardsInFlight,omitempty" default:"400" min:"1"`
 }
 

@@ -10,8 +10,8 @@ import (
 // Fixed returns the paths of the fields that differ and cannot change while a proxy runs.
 func Fixed(running, wanted *ProxyConfiguration) []string {
 	masked := *wanted
-	masked.LogLevel, masked.Drain, masked.GoawayChance = running.LogLevel, running.Drain, running.GoawayChance
-	masked.WatchCompression = running.WatchCompression
+	masked.LogLevel, masked.Drain = running.LogLevel, running.Drain
+	masked.GoawayChance, masked.WatchCompression = running.GoawayChance, running.WatchCompression
 	masked.AccessLogSampling = running.AccessLogSampling
 	masked.Authorization.WatchRecheckInterval = running.Authorization.WatchRecheckInterval
 	l, r := &masked.Limits, &running.Limits

@@ -37,7 +37,6 @@ type lineError struct {
 	err  error
 }
 
-// Error implements error.
 func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
 
 // Unwrap returns the error without its line.
@@ -51,16 +50,15 @@ func Message(err error) string {
 	return strings.ReplaceAll(err.Error(), "\n", " ")
 }
 
-// unclosed matches the contexts of errors that the YAML package finds only behind the mistake:
-// where a bracket, a quote or a colon is missing. The mistake is in the line where the context
-// begins.
+// unclosed matches the contexts of errors that the YAML package finds behind the mistake, a missing
+// bracket, quote or colon. The mistake is in the line where the context begins.
 var unclosed = regexp.MustCompile(`flow|quoted|simple key`)
 
 // syntaxError returns an error of the YAML package with the line of the mistake.
 func syntaxError(data []byte, err error) error {
-	line, what := 1, err.Error()
+	line, message := 1, err.Error()
 	if at, ok := errors.AsType[*yaml.LoadError](err); ok {
-		what = at.Message
+		message = at.Message
 		switch {
 		case unclosed.MatchString(at.ContextMsg):
 			line = at.ContextMark.Line
@@ -71,5 +69,5 @@ func syntaxError(data []byte, err error) error {
 		}
 	}
 	last := 1 + bytes.Count(bytes.TrimRight(data, "\n"), []byte("\n"))
-	return &lineError{min(line, last), errors.New("not YAML: " + what)}
+	return &lineError{min(line, last), errors.New("not YAML: " + message)}
 }

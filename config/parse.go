@@ -69,8 +69,8 @@ func (r *reader) document(data []byte) (root *yaml.Node) {
 			r.fail(content.Line, fmt.Errorf("document %d of the file: "+
 				"a configuration is the first and only one, remove others", n))
 		case content.Kind != yaml.MappingNode:
-			r.fail(content.Line, errors.New("must be an object with the fields apiVersion and kind, "+
-				"but is "+kinds[content.Kind]))
+			r.fail(content.Line, errors.New("must be an object with the fields apiVersion "+
+				"and kind, but is "+kinds[content.Kind]))
 		default:
 			root = content
 		}
@@ -125,7 +125,8 @@ func (r *reader) object(node *yaml.Node, to reflect.Value, path *field.Path) {
 		case !ok:
 			r.fail(key.Line, field.Forbidden(at, unknown(at, known)))
 		case again:
-			r.fail(key.Line, field.Forbidden(at, fmt.Sprintf("is given twice, in lines %d and %d", before, key.Line)))
+			twice := fmt.Sprintf("is given twice, in lines %d and %d", before, key.Line)
+			r.fail(key.Line, field.Forbidden(at, twice))
 		default:
 			given[key.Value] = key.Line
 			r.lines[at.String()] = key.Line
@@ -159,7 +160,8 @@ func nameOf(f reflect.StructField) string {
 
 // isObject reports whether a type's values are objects in a file.
 func isObject(of reflect.Type) bool {
-	return of.Kind() == reflect.Struct && of != reflect.TypeFor[metav1.Duration]() && of != reflect.TypeFor[resource.Quantity]()
+	return of.Kind() == reflect.Struct && of != reflect.TypeFor[metav1.Duration]() &&
+		of != reflect.TypeFor[resource.Quantity]()
 }
 
 // setScalar sets a single value. It converts the value to JSON first, because durations and

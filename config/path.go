@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strings"
 )
 
 // This file parses the paths of fields in Kubernetes objects, such as spec.nodeName,
@@ -34,42 +33,23 @@ const (
 var (
 	firstStep = regexp.MustCompile(`^[^*${` + stepSpecial + `]`)
 	nextStep  = regexp.MustCompile(`^(?:\.(` + stepChar + `+)|\["([^"]*)"\]|\['([^']*)'\]|\[\*\])`)
-	stepName  = regexp.MustCompile(`^` + stepChar + `+$`)
 )
 
 // ParsePath reads a path. An error has the position of the first wrong step, in bytes from 1.
 func ParsePath(text string) (p Path, err error) {
 	if !firstStep.MatchString(text) {
-		return nil, errors.New("position 1: must begin with the name of a field, as spec.nodeName does")
+		return nil, errors.New("position 1: must begin with the name of a field, " +
+			"as spec.nodeName does")
 	}
 	for rest := "." + text; rest != ""; {
 		step := nextStep.FindStringSubmatch(rest)
 		if step == nil || step[1] == "*" {
-			return nil, fmt.Errorf("position %d: must be a step: .NAME, [\"KEY\"] for other characters than those of a name, "+
-				"or [*] for all items of a list", len(text)-len(rest)+1)
+			return nil, fmt.Errorf("position %d: must be a step: .NAME, [\"KEY\"] for other "+
+				"characters than those of a name, or [*] for all items of a list",
+				len(text)-len(rest)+1)
 		}
-		p, rest = append(p, PathStep{Key: step[1] + step[2] + step[3], Items: step[0] == "[*]"}), rest[len(step[0]):]
+		p = append(p, PathStep{Key: step[1] + step[2] + step[3], Items: step[0] == "[*]"})
+		rest = rest[len(step[0]):]
 	}
 	return p, nil
-}
-
-// String returns the path as ParsePath reads it, with each step written the shortest way.
-func (p Path) String() string {
-	var b strings.Builder
-	for i, s := range p {
-		switch {
-		case s.Items:
-			b.WriteString("[*]")
-		case stepName.MatchString(s.Key) && s.Key != "*":
-			if i > 0 {
-				b.WriteByte('.')
-			}
-			b.WriteString(s.Key)
-		case strings.Contains(s.Key, `"`):
-			b.WriteString("['" + s.Key + "']")
-		default:
-			b.WriteString(`["` + s.Key + `"]`)
-		}
-	}
-	return b.String()
 }

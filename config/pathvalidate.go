@@ -7,35 +7,33 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// KeptPaths are the fields that objects have in each view. Clients need them to tell objects apart.
-var KeptPaths = []Path{
-	{{Key: "apiVersion"}},
-	{{Key: "kind"}},
-	{{Key: "metadata"}, {Key: "name"}},
-	{{Key: "metadata"}, {Key: "namespace"}},
-	{{Key: "metadata"}, {Key: "uid"}},
-	{{Key: "metadata"}, {Key: "resourceVersion"}},
+// KeptFields are the fields that objects have in each view. Clients distinguish objects by them.
+var KeptFields = []string{
+	"apiVersion", "kind", "metadata.name", "metadata.namespace", "metadata.uid",
+	"metadata.resourceVersion",
 }
 
-// validatePaths checks the paths of a list. Paths must not be above, equal to or below apart.
-func validatePaths(path *field.Path, texts []string, apart []Path) (errs field.ErrorList) {
-	seen := map[string]bool{}
+// validatePaths checks the paths of a list. None may be equal to, above or below a path in kept.
+func validatePaths(path *field.Path, texts, kept []string) (errs field.ErrorList) {
+	var seen []Path
 	for i, text := range texts {
 		p, err := ParsePath(text)
-		overlaps := func(k Path) bool {
-			n := min(len(p), len(k))
-			return slices.Equal(p[:n], k[:n])
+		equal := func(o Path) bool { return slices.Equal(o, p) }
+		overlaps := func(field string) bool {
+			o, _ := ParsePath(field)
+			n := min(len(p), len(o))
+			return slices.Equal(p[:n], o[:n])
 		}
 		switch at := path.Index(i); {
 		case err != nil:
 			errs = append(errs, field.Invalid(at, text, err.Error()))
-			continue
-		case seen[p.String()]:
+		case slices.ContainsFunc(seen, equal):
 			errs = append(errs, field.Duplicate(at, text))
-		case slices.ContainsFunc(apart, overlaps):
-			errs = append(errs, field.Invalid(at, text, fmt.Sprintf("must not be dropped: objects keep %v", apart)))
+		case slices.ContainsFunc(kept, overlaps):
+			errs = append(errs,
+				field.Invalid(at, text, fmt.Sprintf("must not be dropped: objects keep %v", kept)))
 		}
-		seen[p.String()] = true
+		seen = append(seen, p)
 	}
 	return errs
 }

@@ -78,7 +78,8 @@ func (s setting) validate() (errs field.ErrorList) {
 		}
 		return errs
 	}
-	if known := strings.Fields(s.tag.Get("oneof")); len(known) > 0 && !slices.Contains(known, value.String()) {
+	known := strings.Fields(s.tag.Get("oneof"))
+	if len(known) > 0 && !slices.Contains(known, value.String()) {
 		if value.String() == "" {
 			return field.ErrorList{field.Required(s.path, "must be "+strings.Join(known, " or "))}
 		}
@@ -120,7 +121,7 @@ func duplicates(path *field.Path, list reflect.Value) (errs field.ErrorList) {
 }
 
 func (s setting) validateAmount(value reflect.Value, least string) field.ErrorList {
-	n, shown := amount(value)
+	n, printed := amount(value)
 	bounds, most := "at least "+least, math.Inf(1)
 	if text, ok := s.tag.Lookup("max"); ok {
 		bounds, most = "from "+least+" to "+text, amountOf(text, value.Type())
@@ -139,11 +140,11 @@ func (s setting) validateAmount(value reflect.Value, least string) field.ErrorLi
 	if fits {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(s.path, shown, "must be "+bounds)}
+	return field.ErrorList{field.Invalid(s.path, printed, "must be "+bounds)}
 }
 
 // amount returns a number, a duration or a size as a number, and as errors show it.
-func amount(value reflect.Value) (n float64, shown any) {
+func amount(value reflect.Value) (n float64, printed any) {
 	switch v := value.Interface().(type) {
 	case metav1.Duration:
 		return float64(v.Duration), v.Duration.String()
@@ -172,7 +173,8 @@ var formats = map[string]func(text string) []string{
 	"subdomain": validation.IsDNS1123Subdomain,
 	"text":      problem(func(text string) bool { return text != "" }, "must not be empty"),
 	"url":       problem(isServerURL, "must be a URL of a server: https://host:port"),
-	"ip":        problem(func(text string) bool { return net.ParseIP(text) != nil }, "must be an IP address"),
+	"ip": problem(func(text string) bool { return net.ParseIP(text) != nil },
+		"must be an IP address"),
 }
 
 func problem(ok func(text string) bool, otherwise string) func(string) []string {
@@ -200,8 +202,7 @@ func isServerURL(text string) bool {
 const (
 	// resourcePattern matches a resource, optionally followed by a dot and its group.
 	resourcePattern = `^[a-z]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
-	// versionedPattern matches kubectl's resource.version.group. The version would be read as a
-	// part of the group.
+	// versionedPattern matches kubectl's resource.version.group, whose version looks like a group.
 	versionedPattern = `^[^.]+\.v[0-9]+((alpha|beta)[0-9]+)?(\.|$)`
 )
 
@@ -213,10 +214,11 @@ var (
 func resourceName(text string) []string {
 	switch {
 	case !resourceText.MatchString(text):
-		return []string{"must be a plural resource name in lower case, with its group behind a dot unless " +
-			"it is a core resource: pods, deployments.apps; there are no wildcards"}
+		return []string{"must be a plural resource name in lower case, with its group behind " +
+			"a dot unless it is a core resource: pods, deployments.apps; there are no wildcards"}
 	case versionedText.MatchString(text):
-		return []string{"must not name a version, since it is about all of them: pods, deployments.apps"}
+		return []string{"must not name a version, since it is about all of them: " +
+			"pods, deployments.apps"}
 	}
 	return nil
 }
@@ -225,7 +227,8 @@ func address(text string) []string {
 	_, port, err := net.SplitHostPort(text)
 	switch {
 	case strings.HasPrefix(text, "unix:"):
-		return []string{"must be host:port: Unix sockets are gone, because neither kubectl nor client-go can connect to one"}
+		return []string{"must be host:port: Unix sockets are gone, because neither kubectl " +
+			"nor client-go can connect to one"}
 	case err != nil:
 		return []string{"must be host:port"}
 	}

@@ -11,8 +11,8 @@ const (
 	Kind       = "ProxyConfiguration"
 )
 
-// ProxyConfiguration configures `watchproxy serve` and `watchproxy sidecar`. Flags take precedence over the file. Every
-// field except apiVersion and kind is optional; Default returns the defaults.
+// ProxyConfiguration configures `watchproxy serve` and `watchproxy sidecar`. Flags take precedence
+// over the file. Every field except apiVersion and kind is optional; Default returns the defaults.
 type ProxyConfiguration struct {
 	// APIVersion must be watchproxy.dev/v1alpha1.
 	APIVersion string `json:"apiVersion" oneof:"watchproxy.dev/v1alpha1"`
@@ -20,9 +20,9 @@ type ProxyConfiguration struct {
 	Kind string `json:"kind" oneof:"ProxyConfiguration"`
 
 	// Listen is the address for clients, as host:port. Port 0 means any free port. Without
-	// authentication, the address must be a loopback address. The proxy refuses some browser requests
-	// without a bearer token: exec, attach, port-forward, and requests that a web page of another
-	// origin may have caused.
+	// authentication, the address must be a loopback address. The proxy refuses some browser
+	// requests without a bearer token: exec, attach, port-forward, and requests that a web page of
+	// another origin may have caused.
 	Listen string `json:"listen,omitempty" default:"127.0.0.1:8001" format:"address"`
 	// TLS makes the listener use TLS, with HTTP/2 and HTTP/1.1. Without TLS, the listener uses
 	// plain HTTP/1.1, which is for loopback addresses.
@@ -33,13 +33,13 @@ type ProxyConfiguration struct {
 	// authorizes each response from the cache.
 	Authorization Authorization `json:"authorization,omitzero"`
 	// Limits are the limits for clients. The request line and the headers of a request have at most
-	// 64 KiB, and over HTTP/1.1 its path has at most about 8 KiB, else it gets 431. The body of a request
-	// for kube-apiserver has at most 3 MiB, its own limit, else it gets 413. Other API groups and
-	// the proxy subresource limit it themselves. A connection closes if its client takes longer than
-	// 30 seconds for the headers of a request or pauses as long within a body, if it leaves a part
-	// of a response that is no stream unread for a minute, and after three minutes without a
-	// request. A body must also arrive within a minute and the time that it takes at 16 KiB a
-	// second.
+	// 64 KiB, and over HTTP/1.1 its path has at most about 8 KiB, else it gets 431. The body of a
+	// request for kube-apiserver has at most 3 MiB, its own limit, else it gets 413. Other API
+	// groups and the proxy subresource limit it themselves. A connection closes if its client takes
+	// longer than 30 seconds for the headers of a request or pauses as long within a body, if it
+	// leaves a part of a response that is no stream unread for a minute, and after three minutes
+	// without a request. A body must also arrive within a minute and the time that it takes at 16
+	// KiB a second.
 	Limits Limits `json:"limits,omitzero"`
 	// GoawayChance is the probability, from 0 to 0.02, that a request over HTTP/2 makes the proxy
 	// send a GOAWAY on its connection. The requests in flight are completed. For further requests
@@ -48,15 +48,15 @@ type ProxyConfiguration struct {
 	// WatchCompression configures which watches from the cache are compressed, if the client sends
 	// Accept-Encoding: gzip. With the default, "auto", these are the watches that the apiserver
 	// compresses. Kube-apiserver 1.37 compresses watches that begin with the state and have
-	// bookmarks, as informers do; earlier versions compress none. With "always", the proxy compresses
-	// all of them, and with "never" none. It compresses each event once for all clients.
+	// bookmarks, as informers do; earlier versions compress none. With "always", the proxy
+	// compresses all of them, and with "never" none. It compresses each event once for all clients.
 	WatchCompression WatchCompression `json:"watchCompression,omitempty" default:"auto" oneof:"auto always never"`
-	// AdminListen is the address of the status page, /status, /metrics, /livez, /readyz and
-	// /debug, with Go's profiles at /debug/pprof. It uses HTTP. With tls, the port of an address that other machines can reach accepts
-	// both HTTP and HTTPS, with the same certificate. In requests from browsers, the Host header
-	// must be an IP address or localhost. If AdminListen is a loopback address or the path is
-	// /debug, this rule applies to all clients, except clients whose bearer token the apiserver has
-	// accepted.
+	// AdminListen is the address of the status page, /status, /metrics, /livez, /readyz and /debug,
+	// with Go's profiles at /debug/pprof. It uses HTTP. With tls, the port of an address that other
+	// machines can reach accepts both HTTP and HTTPS, with the same certificate. In requests from
+	// browsers, the Host header must be an IP address or localhost. If AdminListen is a loopback
+	// address or the path is /debug, this rule applies to all clients, except clients whose bearer
+	// token the apiserver has accepted.
 	AdminListen string `json:"adminListen,omitempty" default:"127.0.0.1:8002" format:"address"`
 	// AdminAuthentication configures access to AdminListen.
 	AdminAuthentication AdminAuthentication `json:"adminAuthentication,omitzero"`
@@ -64,8 +64,8 @@ type ProxyConfiguration struct {
 	Upstream Upstream `json:"upstream,omitzero"`
 	// Cache configures the caches. A cache ends after 30 minutes without requests and open watches.
 	Cache Cache `json:"cache,omitzero"`
-	// Views are parts of the API: with less of each object, or fewer namespaces. The addresses of
-	// a view are below /views/NAME, for example https://HOST/views/NAME/api/v1/pods. The log and the
+	// Views are parts of the API: with less of each object, or fewer namespaces. The addresses of a
+	// view are below /views/NAME, for example https://HOST/views/NAME/api/v1/pods. The log and the
 	// status name the paths that no cached object has. Views cannot change while the proxy runs.
 	Views []View `json:"views,omitempty" unique:"yes"`
 	// Drain is the period over which open watches end at shutdown, so that clients do not all
@@ -115,15 +115,16 @@ type TLS struct {
 	// every 20 days, without a restart.
 	Generated *GeneratedCertificate `json:"generated,omitempty"`
 	// Sidecar lets the proxy create the certificate for the other containers of its pod, instead of
-	// certFile and privateKeyFile. Their clients need no other configuration than a pod's usual one:
-	// the environment variables KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, and a volume at
-	// /var/run/secrets/kubernetes.io/serviceaccount. Without authentication, requests need a bearer
-	// token, even for /version and /healthz. Those with the pod's own token act as the pod's service
-	// account, and upstream judges all others. The proxy writes the files of the pod's service account
-	// to /run/watchproxy/serviceaccount, the volume that the other containers mount read only: ca.crt,
-	// to which it adds its own CA, namespace, and token. It follows changes of the token within
-	// seconds. It keeps its CA and the CA's private key in /run/watchproxy/authority, a volume of its
-	// container alone, so that its clients still accept it when its container restarts.
+	// certFile and privateKeyFile. Their clients need no other configuration than a pod's usual
+	// one: the environment variables KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, and a
+	// volume at /var/run/secrets/kubernetes.io/serviceaccount. Without authentication, requests
+	// need a bearer token, even for /version and /healthz. Those with the pod's own token act as
+	// the pod's service account, and upstream judges all others. The proxy writes the files of the
+	// pod's service account to /run/watchproxy/serviceaccount, the volume that the other containers
+	// mount read only: ca.crt, to which it adds its own CA, namespace, and token. It follows
+	// changes of the token within seconds. It keeps its CA and the CA's private key in
+	// /run/watchproxy/authority, a volume of its container alone, so that its clients still accept
+	// it when its container restarts.
 	Sidecar *Sidecar `json:"sidecar,omitempty"`
 }
 
@@ -156,17 +157,17 @@ type Upstream struct {
 	Context string `json:"context,omitempty"`
 	// Contexts are contexts of the kubeconfig for several apiservers of the same cluster, each with
 	// its own credentials and CA. The proxy uses the first apiserver until it fails, and then the
-	// next healthy apiserver. A healthy apiserver answers /readyz and does not lag behind. The proxy
-	// does not check that all apiservers belong to one cluster: it would move to the cluster with
-	// the higher resourceVersion. Contexts cannot be combined with context or servers.
+	// next healthy apiserver. A healthy apiserver answers /readyz and does not lag behind. The
+	// proxy does not check that all apiservers belong to one cluster: it would move to the cluster
+	// with the higher resourceVersion. Contexts cannot be combined with context or servers.
 	Contexts []string `json:"contexts,omitempty" format:"text" unique:"yes"`
 	// Servers are URLs of several apiservers of the same cluster. The proxy chooses among them in
 	// the same way as among contexts. All servers share the credentials and the CA of one context
 	// or of the service account. The address in that context or service account is not used.
 	Servers []string `json:"servers,omitempty" format:"url" unique:"yes"`
-	// CAFile is the path of a PEM file with the CAs of upstream's certificates. It replaces the CA of
-	// the context or of the service account, for example if upstream is another watchproxy with a
-	// certificate of its own. It cannot be combined with contexts.
+	// CAFile is the path of a PEM file with the CAs of upstream's certificates. It replaces the CA
+	// of the context or of the service account, for example if upstream is another watchproxy with
+	// a certificate of its own. It cannot be combined with contexts.
 	CAFile string `json:"caFile,omitempty"`
 }
 
@@ -193,14 +194,16 @@ type Cache struct {
 	// time is up to four seconds.
 	SyncTimeout *metav1.Duration `json:"syncTimeout,omitempty" default:"10s" min:"0s"`
 	// SelfCheckInterval is the time between two checks of a cache. A check compares how upstream
-	// serves the resource, and all objects in the cache with upstream's at the same resourceVersion,
-	// byte by byte. Of Tables and aggregated APIs, whose bytes change by themselves, it compares the
-	// metadata, and the columns of a Table. Differences are logged and counted, and the cache is
-	// filled again from upstream. 0 disables the check; other values must be at least 1s.
+	// serves the resource, and all objects in the cache with upstream's at the same
+	// resourceVersion, byte by byte. Of Tables and aggregated APIs, whose bytes change by
+	// themselves, it compares the metadata, and the columns of a Table. Differences are logged and
+	// counted, and the cache is filled again from upstream. 0 disables the check; other values must
+	// be at least 1s.
 	SelfCheckInterval *metav1.Duration `json:"selfCheckInterval,omitempty" default:"1h" min:"1s" zero:"ok"`
-	// MaxStaleness is how long a cache that cannot follow upstream answers reads that accept an older
-	// state, with a Warning header that contains the staleness. After that, such reads get 503. Reads
-	// of the most recent state always fail then, and open watches stay open. 0 means no limit.
+	// MaxStaleness is how long a cache that cannot follow upstream answers reads that accept an
+	// older state, with a Warning header that contains the staleness. After that, such reads get
+	// 503. Reads of the most recent state always fail then, and open watches stay open. 0 means no
+	// limit.
 	MaxStaleness *metav1.Duration `json:"maxStaleness,omitempty" default:"1h" min:"0s"`
 	// Log limits each resource's event log. The log serves watches from a resourceVersion, and
 	// further pages of lists. It has at most 100,000 events. If it reaches a limit, its oldest
@@ -225,8 +228,8 @@ type Scope struct {
 	// Warm fills the caches of the listed resources when the proxy starts, and keeps them without
 	// requests, for which other caches end after 30 minutes. The caches have JSON, in the newest
 	// stable versions. /readyz fails until they are filled, and /readyz/caches shows the reason.
-	// Other versions and encodings, such as protobuf, get caches at their first requests. Warm cannot
-	// change while the proxy runs.
+	// Other versions and encodings, such as protobuf, get caches at their first requests. Warm
+	// cannot change while the proxy runs.
 	Warm bool `json:"warm,omitempty"`
 }
 

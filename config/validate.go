@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -22,7 +21,8 @@ const secrets = "secrets"
 // on other fields. There are no defaults elsewhere.
 func (c *ProxyConfiguration) SetDefaults() {
 	named := func(name string) bool {
-		return slices.ContainsFunc(c.Cache.Resources, func(r Resource) bool { return r.Name == name })
+		same := func(r Resource) bool { return r.Name == name }
+		return slices.ContainsFunc(c.Cache.Resources, same)
 	}
 	// Settings for other resources must not enable caching of secrets.
 	if !named(secrets) && !slices.Contains(c.Cache.Exclude, secrets) {
@@ -31,7 +31,8 @@ func (c *ProxyConfiguration) SetDefaults() {
 	// kube-apiserver serves events directly from etcd and sends no bookmarks.
 	for _, name := range []string{"events", "events.events.k8s.io"} {
 		if !named(name) {
-			c.Cache.Resources = append(c.Cache.Resources, Resource{Name: name, ConsistentReads: Forward})
+			c.Cache.Resources = append(c.Cache.Resources,
+				Resource{Name: name, ConsistentReads: Forward})
 		}
 	}
 	if c.AdminAuthentication.AlwaysAllowPaths == nil {
@@ -105,20 +106,21 @@ func (c *ProxyConfiguration) validateAccess() (errs field.ErrorList) {
 	case NoAuthentication:
 		const delegatedOnly = "is for mode delegated"
 		if !private(c.Listen) {
-			fail(field.Invalid(path.Child("mode"), a.Mode, c.Listen+" can be reached from elsewhere: "+
-				"authenticate clients (delegated), or listen on loopback"))
+			fail(field.Invalid(path.Child("mode"), a.Mode, c.Listen+" can be reached from "+
+				"elsewhere: authenticate clients (delegated), or listen on loopback"))
 		}
 		if a.Anonymous.Enabled {
 			fail(field.Invalid(path.Child("anonymous", "enabled"), true, delegatedOnly))
 		}
 		if a.X509.ClientCAFile != "" {
-			fail(field.Invalid(path.Child("x509", "clientCAFile"), a.X509.ClientCAFile, delegatedOnly))
+			file := path.Child("x509", "clientCAFile")
+			fail(field.Invalid(file, a.X509.ClientCAFile, delegatedOnly))
 		}
 	case Delegated:
 		if c.TLS == nil {
-			fail(field.Required(field.NewPath("tls"), fmt.Sprintf("clients of %s are authenticated, and "+
-				"credentials are only taken over TLS: give a certificate (certFile, privateKeyFile), or "+
-				"listen without authentication on 127.0.0.1", c.Listen)))
+			fail(field.Required(field.NewPath("tls"), "clients of "+c.Listen+" are authenticated, "+
+				"and credentials are only taken over TLS: give a certificate (certFile, "+
+				"privateKeyFile), or listen without authentication on 127.0.0.1"))
 		}
 		if c.TLS != nil && c.TLS.Sidecar != nil && !private(c.Listen) {
 			fail(field.Invalid(field.NewPath("listen"), c.Listen, "must be a loopback address if "+
@@ -155,8 +157,9 @@ func (c *Cache) validate(path *field.Path) (errs field.ErrorList) {
 		errs = append(errs, s.validate(at)...)
 		for j, name := range s.Resources {
 			if s.Warm && slices.Contains(c.Exclude, name) {
-				errs = append(errs, field.Invalid(at.Child("resources").Index(j), name, "is excluded from "+
-					"caching, so its cache cannot be warm: name it in cache.resources and not in cache.exclude"))
+				errs = append(errs, field.Invalid(at.Child("resources").Index(j), name,
+					"is excluded from caching, so its cache cannot be warm: "+
+						"name it in cache.resources and not in cache.exclude"))
 			}
 		}
 	}

@@ -48,13 +48,14 @@ func (c *ProxyConfiguration) validateViews(path *field.Path) (errs field.ErrorLi
 		}
 		switch {
 		case len(v.Fields) > 0 && len(v.Drop) > 0:
-			errs = append(errs, field.Forbidden(at.Child("drop"), "must not be used together with fields"))
+			errs = append(errs,
+				field.Forbidden(at.Child("drop"), "must not be used together with fields"))
 		case len(v.Fields) == 0 && len(v.Drop) == 0 && v.Namespaces != AllowedNamespaces:
 			errs = append(errs, field.Required(at.Child("fields"),
 				"list the fields to keep, list fields in drop, or set namespaces to allowed"))
 		}
 		errs = append(errs, validatePaths(at.Child("fields"), v.Fields, nil)...)
-		errs = append(errs, validatePaths(at.Child("drop"), v.Drop, KeptPaths)...)
+		errs = append(errs, validatePaths(at.Child("drop"), v.Drop, KeptFields)...)
 	}
 	return errs
 }

@@ -11,14 +11,17 @@ import (
 )
 
 // auditing starts the audit log; auditor is nil without one. stop must follow the last request.
-func auditing(c *config.ProxyConfiguration, registry prometheus.Registerer, log *zap.Logger) (auditor *audit.Auditor, stop func(), err error) {
+func auditing(
+	c *config.ProxyConfiguration, registry prometheus.Registerer, log *zap.Logger,
+) (auditor *audit.Auditor, stop func(), err error) {
 	a := c.Audit
 	if a == nil {
 		return nil, func() {}, nil
 	}
 	auditor, err = audit.New(audit.Options{
 		PolicyFile: a.PolicyFile, LogPath: a.LogPath, Strict: a.LogMode == config.BlockingStrict,
-		MaxSize: *a.LogMaxSize, MaxBackups: *a.LogMaxBackups, MaxAge: *a.LogMaxAge, Unauthenticated: c.Authentication.Mode == config.NoAuthentication,
+		MaxSize: *a.LogMaxSize, MaxBackups: *a.LogMaxBackups, MaxAge: *a.LogMaxAge,
+		Unauthenticated: c.Authentication.Mode == config.NoAuthentication,
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("audit.%w", err)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/watchproxy/watchproxy/proxy/derived"
 	"github.com/watchproxy/watchproxy/watchcache/upstream"
+	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
 // These are shares of the budget that may be in use. The rest of the budget is for garbage, which
@@ -59,7 +60,9 @@ type feeds interface {
 
 // newBudget sets the garbage collector's limit. Without a size, the container's limit counts.
 func newBudget(size *resource.Quantity, log *zap.Logger) *budget {
-	return &budget{Limit: tune(size, memlimit.FromCgroup, log), fixedGC: os.Getenv("GOGC") != "", log: log, collect: collect, logs: 1}
+	limit := tune(size, memlimit.FromCgroup, log)
+	fixed := os.Getenv("GOGC") != ""
+	return &budget{Limit: limit, fixedGC: fixed, log: log, collect: collect, logs: 1}
 }
 
 // Of sets the feeds and the derived bytes that are to keep to the budget.
@@ -84,25 +87,20 @@ func (b *budget) Connections() int {
 
 // Run checks memory every lookEvery until ctx ends.
 func (b *budget) Run(ctx context.Context) {
-	for tick := time.NewTicker(lookEvery); ; {
+	for running := true; running; running = client.Sleep(ctx, lookEvery) {
 		inUse, collected := memoryInUse()
-		b.tune(inUse)
+		b.setPercent(inUse)
 		if b.Limit > 0 {
 			b.look(inUse, collected)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			tick.Stop()
-			return
 		}
 	}
 }
 
-func (b *budget) tune(inUse int64) {
+func (b *budget) setPercent(inUse int64) {
 	const change = 1.0 / 8 // each change stops the world for a moment
 	percent := percentFor(inUse)
-	if b.fixedGC || part(int64(max(percent-b.percent, b.percent-percent)), int64(percent)) < change {
+	changed := max(percent-b.percent, b.percent-percent)
+	if b.fixedGC || part(int64(changed), int64(percent)) < change {
 		return
 	}
 	debug.SetGCPercent(percent)
@@ -119,11 +117,19 @@ func (b *budget) look(inUse int64, collected time.Time) {
 	}
 	b.derived.SetLimit(int64(derivedMax * (1 - between(used, derivedFrom, derivedTo))))
 	shut := used >= feedsShut || b.shut.Load() && used >= feedsOpen
-	logs := b.logs
-	b.press(shut, min(logsAt(used), b.logs+logsRecovery), inUse)
-	if b.logs < logs && b.over(inUse) {
+	if shut != b.shut.Load() {
+		b.log.Warn("memory budget", zap.Bool("newCaches", !shut), zap.Int64("bytesInUse", inUse),
+			zap.Int64("bytes", b.Limit))
+	}
+	logs := min(logsAt(used), b.logs+logsRecovery)
+	if shut != b.shut.Load() || logs != b.logs {
+		b.feeds.SetMemoryPressure(upstream.MemoryPressure{Logs: logs, NoNewFeeds: shut})
+	}
+	if logs < b.logs && b.over(inUse) {
 		inUse = b.collect()
 	}
+	b.shut.Store(shut)
+	b.logs = logs
 	if b.ended = b.over(inUse); b.ended {
 		b.feeds.GiveUpLargest()
 	}
@@ -143,26 +149,13 @@ func (b *budget) over(inUse int64) bool {
 	return part(inUse, b.Limit) >= feedsEnd && b.feeds.Bytes() >= inUse/2
 }
 
-func (b *budget) press(shut bool, logs float64, inUse int64) {
-	if shut == b.shut.Load() && logs == b.logs {
-		return
-	}
-	if shut != b.shut.Load() {
-		b.log.Warn("memory budget", zap.Bool("newCaches", !shut), zap.Int64("bytesInUse", inUse), zap.Int64("bytes", b.Limit))
-	}
-	b.shut.Store(shut)
-	b.logs = logs
-	b.feeds.SetMemoryPressure(upstream.MemoryPressure{Logs: logs, NoNewFeeds: shut})
-}
-
-// logsRecovery is the maximum growth of the logs' share of their limits from one check to the next.
 const (
-	lookEvery    = 250 * time.Millisecond
+	lookEvery = 250 * time.Millisecond
+	// logsRecovery is the maximum growth of the logs' share of their limits between two looks.
 	logsRecovery = 0.0025
+	// collectEvery is the longest time between two collections while memory is short.
+	collectEvery = 5 * time.Second
 )
-
-// collectEvery is the longest time between two collections while memory is short.
-const collectEvery = 5 * time.Second
 
 func part(of, all int64) float64 { return float64(of) / float64(all) }
 
@@ -201,12 +194,14 @@ func (b *budget) Register(r prometheus.Registerer) {
 	gauge := func(name, help string, value func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))
 	}
-	gauge("watchproxy_memory_in_use_bytes", "Memory in use as of the last garbage collection. From 60 % of the budget on there is less that is derived, "+
+	gauge("watchproxy_memory_in_use_bytes", "Memory in use as of the last garbage collection. "+
+		"From 60 % of the budget on there is less that is derived, "+
 		"from 65 % less log, from 78 % no new cache, and from 90 % on caches end.", func() float64 {
 		inUse, _ := memoryInUse()
 		return float64(inUse)
 	})
-	gauge("watchproxy_caching_paused", "1 if there is no memory for some caches, whose requests are forwarded, else 0.", func() float64 {
+	gauge("watchproxy_caching_paused", "1 if there is no memory for some caches, "+
+		"whose requests are forwarded, else 0.", func() float64 {
 		if b.shut.Load() || b.feeds.ShortOfMemory() {
 			return 1
 		}

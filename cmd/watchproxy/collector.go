@@ -19,8 +19,6 @@ const (
 	// the collector ran a hundred times a second, and 99 % of an unrelated client's gets took up to
 	// 7.7 ms. With the minimum they took up to 4.6 ms.
 	leastGarbage = 16 << 20
-	// mostPercent is the maximum percentage. It applies if very few bytes are in use.
-	mostPercent = 400
 	// The garbage collector's limit is the budget minus a slack: slackShare of the budget, but at
 	// least leastSlack, and at most mostSlack of the budget. The limit is soft: the collector uses
 	// at most half of the processor time, and otherwise lets the heap exceed it for a moment. On a
@@ -38,7 +36,7 @@ func collectorLimit(budget int64) int64 {
 
 // percentFor returns the allowed garbage in percent of inUse. inUse is in bytes.
 func percentFor(inUse int64) int {
-	return int(min(max(gcPercent, 100*leastGarbage/max(inUse, 1)), mostPercent))
+	return int(max(gcPercent, 100*leastGarbage/max(inUse, 1)))
 }
 
 // tune sets the garbage collector's limit for a budget, by default the container's limit. Without a
@@ -59,7 +57,8 @@ func tune(budget *resource.Quantity, container memlimit.Provider, log *zap.Logge
 		limit = min(limit, collectorLimit(int64(bytes)))
 		debug.SetMemoryLimit(limit)
 		log.Debug("memory limit of the garbage collector", zap.Int64("bytes", limit))
-	case limit < math.MaxInt64, errors.Is(err, memlimit.ErrNoLimit), errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
+	case limit < math.MaxInt64, errors.Is(err, memlimit.ErrNoLimit),
+		errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
 	default:
 		log.Warn("the container's memory limit cannot be read; set memoryBudget", zap.Error(err))
 	}

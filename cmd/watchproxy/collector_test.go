@@ -32,7 +32,7 @@ func TestCollectorLimit(t *testing.T) {
 // Garbage may grow to a quarter of a large cache, and to 16 MiB with a small cache.
 func TestPercentFor(t *testing.T) {
 	const mib = 1 << 20
-	for inUse, want := range map[int64]int{0: 400, mib: 400, 4 * mib: 400, 16 * mib: 100, 32 * mib: 50, 64 * mib: 25, 1024 * mib: 25} {
+	for inUse, want := range map[int64]int{4 * mib: 400, 16 * mib: 100, 32 * mib: 50, 64 * mib: 25, 1024 * mib: 25} {
 		if got := percentFor(inUse); got != want {
 			t.Errorf("beside %d MiB there may be %d %%, want %d", inUse/mib, got, want)
 		}

@@ -12,10 +12,8 @@ import (
 	"github.com/watchproxy/watchproxy/cmd/watchproxy/status"
 )
 
-// An error before a command runs is one of the command line: an unknown command, flag or argument,
-// or incompatible flags. So are the errors of misused. They have their own exit code, because
-// running the same command again cannot help.
-
+// An error before RunE is one of the command line: an unknown command, flag or argument, or
+// incompatible flags. Its exit code differs, because running the same command again cannot help.
 const (
 	exitFailed  = 1
 	exitMisused = 2
@@ -34,25 +32,16 @@ type failure struct{ error }
 // Unwrap returns the command's error.
 func (f failure) Unwrap() error { return f.error }
 
-type misuse struct{ error }
-
-// Unwrap returns the error from the command.
-func (m misuse) Unwrap() error { return m.error }
-
-// misused returns an error of the command line that was detected only by the running command.
-func misused(format string, values ...any) error { return misuse{fmt.Errorf(format, values...)} }
-
 // runCommand executes the command line and returns the exit code. It prints an error on one line.
 func runCommand(ctx context.Context, root *cobra.Command, stderr io.Writer) (exitCode int) {
 	cmd, err := root.ExecuteContextC(ctx)
 	var ran failure
-	var wrong misuse
 	switch {
 	case err == nil:
 		return 0
 	case errors.Is(err, errReported), errors.Is(err, status.ErrUnhealthy):
 		return exitFailed
-	case errors.As(err, &ran) && !errors.As(err, &wrong):
+	case errors.As(err, &ran):
 		fmt.Fprintln(stderr, "watchproxy:", oneLine(err))
 		return exitFailed
 	}
@@ -72,8 +61,9 @@ func prepareRoot(root *cobra.Command) {
 }
 
 func prepare(cmd *cobra.Command) {
-	if cmd.HasSubCommands() && cmd.RunE == nil { // cobra would print help for an unknown subcommand, and succeed
-		cmd.Args, cmd.RunE = cobra.NoArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	if cmd.HasSubCommands() && cmd.RunE == nil { // cobra prints help for unknown ones, and succeeds
+		cmd.Args = cobra.NoArgs
+		cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {

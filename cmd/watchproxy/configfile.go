@@ -93,8 +93,8 @@ func readConfig(path string, stdin io.Reader) (name string, data []byte, err err
 func checkConfig(data []byte) (lines []string) {
 	c, at, err := config.Parse(data)
 	if err == nil {
+		c.Cache.Expand(func(name string) string { return cmp.Or(os.Getenv(name), "x") })
 		c.SetDefaults()
-		c.Cache.Expand()
 		err = c.Validate()
 	}
 	var errs []error

@@ -31,15 +31,16 @@ func clientDescriptors(forwards int) int {
 }
 
 func forClients(descriptors, forwards int) int {
-	return max(descriptors/2, descriptors-max(descriptorsKept+min(forwards, descriptors), descriptors/descriptorsKeptShare))
+	kept := max(descriptorsKept+min(forwards, descriptors), descriptors/descriptorsKeptShare)
+	return max(descriptors/2, descriptors-kept)
 }
 
 // connectionErrors logs net/http's errors about connections of the admin address, such as failed
 // handshakes. Any client can cause them, so at most one error in 10 s is logged.
 type connectionErrors struct{ log *zap.Logger }
 
-// Write implements io.Writer.
 func (e connectionErrors) Write(line []byte) (int, error) {
-	e.log.Warn("a connection to the admin address failed", zap.String("error", string(bytes.TrimSpace(line))))
+	e.log.Warn("a connection to the admin address failed",
+		zap.String("error", string(bytes.TrimSpace(line))))
 	return len(line), nil
 }

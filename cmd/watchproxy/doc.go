@@ -1,5 +1,4 @@
 // Command watchproxy is a caching watch proxy for the Kubernetes API.
 //
-// BOUNDS.md lists everything in memory that clients, upstream or operators can fill, and how much
-// that may be.
+// BOUNDS.md lists what clients, upstream and operators can fill in memory, with the bounds.
 package main

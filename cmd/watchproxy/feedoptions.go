@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -23,8 +22,7 @@ const (
 	// feedIdleTimeout is how long a cache is kept without requests or open watches.
 	feedIdleTimeout = 30 * time.Minute
 	// maxProbes limits the proofs of freshness a second, each shared by all current readers. One
-	// costs kube-apiserver and etcd 1 to 2 ms of processor time, a list or a short watch several
-	// times that.
+	// costs kube-apiserver and etcd 1 to 2 ms of processor time, with a list or watch much more.
 	maxProbes = 400
 )
 
@@ -53,28 +51,27 @@ func feedOptions(c config.Cache, namespace string) feed.Options {
 			MaxAge:            r.MaxAge.Duration,
 		}
 	}
-	o.Scopes, o.OtherScopes = scopesOf(c.Scopes)
+	setScopes(&o, c.Scopes)
 	return o
 }
 
-// scopesOf returns the scopes of each resource, and of all other resources, the narrowest first.
-func scopesOf(configured []config.Scope) (of map[schema.GroupResource][]object.Scope, others []object.Scope) {
-	of = map[schema.GroupResource][]object.Scope{}
+// setScopes sets the scopes of each resource, and of all other resources, the narrowest first.
+func setScopes(o *feed.Options, configured []config.Scope) {
+	o.Scopes = map[schema.GroupResource][]object.Scope{}
 	for _, c := range configured {
-		scopes := scopesIn(c.Expanded())
+		scopes := scopesIn(c)
 		if len(c.Resources) == 0 {
-			others = append(others, scopes...)
+			o.OtherScopes = append(o.OtherScopes, scopes...)
 		}
 		for _, name := range c.Resources {
 			gr := schema.ParseGroupResource(name)
-			of[gr] = append(of[gr], scopes...)
+			o.Scopes[gr] = append(o.Scopes[gr], scopes...)
 		}
 	}
-	for gr := range of {
-		sortScopes(of[gr])
+	for _, scopes := range o.Scopes {
+		sortScopes(scopes)
 	}
-	sortScopes(others)
-	return of, others
+	sortScopes(o.OtherScopes)
 }
 
 // scopesIn returns a scope for each namespace.
@@ -98,9 +95,10 @@ func warmFeeds(c config.Cache) (parts []upstream.Part) {
 		if !s.Warm {
 			continue
 		}
-		for _, scope := range scopesIn(s.Expanded()) {
+		for _, scope := range scopesIn(s) {
 			for _, name := range s.Resources {
-				parts = append(parts, upstream.Part{Resource: schema.ParseGroupResource(name), Scope: scope})
+				gr := schema.ParseGroupResource(name)
+				parts = append(parts, upstream.Part{Resource: gr, Scope: scope})
 			}
 		}
 	}
@@ -109,7 +107,8 @@ func warmFeeds(c config.Cache) (parts []upstream.Part) {
 
 // sortScopes puts a scope before the scopes that contain it.
 func sortScopes(scopes []object.Scope) {
-	slices.SortStableFunc(scopes, func(a, b object.Scope) int { return cmp.Compare(requirements(b), requirements(a)) })
+	slices.SortStableFunc(scopes,
+		func(a, b object.Scope) int { return requirements(b) - requirements(a) })
 }
 
 func requirements(s object.Scope) (n int) {

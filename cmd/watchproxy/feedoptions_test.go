@@ -6,21 +6,22 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watchproxy/watchproxy/config"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
 
 // Each namespace is a scope. A scope comes before the scopes that contain it.
 func TestScopes(t *testing.T) {
 	t.Setenv("NODE_NAME", "n1")
-	c := config.Default()
-	c.Cache.Scopes = []config.Scope{
-		{Resources: []string{"pods", "deployments.apps"}},
-		{Resources: []string{"pods"}, Namespaces: []string{"a", "b"}},
-		{Resources: []string{"pods"}, Namespaces: []string{"a"}, FieldSelector: "spec.nodeName=$(NODE_NAME)"},
-		{LabelSelector: "app in (web,db),tier"},
-	}
-	if err := c.Validate(); err != nil {
+	c, err := (&serveFlags{}).configuration([]byte(`apiVersion: watchproxy.dev/v1alpha1
+kind: ProxyConfiguration
+cache:
+  scopes:
+  - resources: [pods, deployments.apps]
+  - {resources: [pods], namespaces: [a, b]}
+  - {resources: [pods], namespaces: [a], fieldSelector: spec.nodeName=$(NODE_NAME)}
+  - labelSelector: app in (web,db),tier
+`))
+	if err != nil {
 		t.Fatal(err)
 	}
 	o := feedOptions(c.Cache, "own")

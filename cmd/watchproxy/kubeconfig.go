@@ -14,7 +14,7 @@ import (
 
 // clientConfig returns the configuration of a context (default: the current). Errors have a remedy.
 func clientConfig(file, context string) (*rest.Config, error) {
-	rules, all, err := loadKubeconfig(file)
+	rules, all, err := kubeconfigs(file)
 	if err != nil {
 		return nil, err
 	}
@@ -27,8 +27,8 @@ func clientConfig(file, context string) (*rest.Config, error) {
 	return clientcmd.NewNonInteractiveClientConfig(*all, context, overrides, rules).ClientConfig()
 }
 
-// loadKubeconfig reads the named kubeconfig, or else the merged usual ones.
-func loadKubeconfig(file string) (*clientcmd.ClientConfigLoadingRules, *clientcmdapi.Config, error) {
+// kubeconfigs reads the named kubeconfig, or else the merged usual ones.
+func kubeconfigs(file string) (*clientcmd.ClientConfigLoadingRules, *clientcmdapi.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = file
 	all, err := rules.Load()
@@ -51,7 +51,8 @@ func contextOf(c *clientcmdapi.Config, name string) (*clientcmdapi.Context, erro
 	}
 	if c.Clusters[at.Cluster] == nil {
 		clusters := slices.Sorted(maps.Keys(c.Clusters))
-		return nil, fmt.Errorf("context %q: no cluster %q; there are: %q", name, at.Cluster, clusters)
+		return nil, fmt.Errorf("context %q: no cluster %q; there are: %q", name, at.Cluster,
+			clusters)
 	}
 	return at, nil
 }

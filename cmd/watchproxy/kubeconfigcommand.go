@@ -22,6 +22,7 @@ type kubeconfigFlags struct {
 	kubeconfig, context                         string
 	server, certificateAuthority, tlsServerName string
 	to                                          string
+	endpoint                                    *url.URL // server, parsed
 }
 
 func newKubeconfig() *cobra.Command {
@@ -35,28 +36,31 @@ because the proxy serves no other.`,
 		Example: `  watchproxy kubeconfig --server http://127.0.0.1:8001 --to proxy.kubeconfig
   watchproxy kubeconfig --server https://watchproxy.example:6443 --certificate-authority ca.crt --to proxy.kubeconfig`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.OutOrStdout(), cmd.ErrOrStderr()) },
+		// An error before RunE is one of the command line.
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			return cmp.Or(cmd.ValidateRequiredFlags(), f.validate())
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.run(cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
 	}
-	set := cmd.Flags()
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` (default: $KUBECONFIG, whose files are merged, or ~/.kube/config)")
-	set.StringVar(&f.context, "context", "", "context `NAME` of the proxy's cluster (default: the current context)")
-	set.StringVar(&f.server, "server", "", "`URL` of the proxy, http or https")
-	set.StringVar(&f.certificateAuthority, "certificate-authority", "", "PEM `FILE` with the CAs of the proxy's certificate, which is embedded (default: the cluster's)")
-	set.StringVar(&f.tlsServerName, "tls-server-name", "", "`NAME` in the proxy's certificate, if the URL has another one")
-	set.StringVar(&f.to, "to", "", "write to `FILE`, which only its owner can read, instead of standard output")
+	flag := func(to *string, name, usage string) { cmd.Flags().StringVar(to, name, "", usage) }
+	flag(&f.kubeconfig, "kubeconfig", "kubeconfig `FILE` (default: $KUBECONFIG, whose files are "+
+		"merged, or ~/.kube/config)")
+	flag(&f.context, "context",
+		"context `NAME` of the proxy's cluster (default: the current context)")
+	flag(&f.server, "server", "`URL` of the proxy, http or https")
+	flag(&f.certificateAuthority, "certificate-authority", "PEM `FILE` with the CAs of the "+
+		"proxy's certificate, which is embedded (default: the cluster's)")
+	flag(&f.tlsServerName, "tls-server-name", "`NAME` in the proxy's certificate, "+
+		"if the URL has another one")
+	flag(&f.to, "to", "write to `FILE`, which only its owner can read, instead of standard output")
 	_ = cmd.MarkFlagRequired("server") // it exists
 	return cmd
 }
 
 func (f *kubeconfigFlags) run(stdout, stderr io.Writer) error {
-	server, err := endpoint(f.server)
-	if err != nil {
-		return misused("--server %q: %w", f.server, err)
-	}
-	if server.Scheme == "http" && (f.certificateAuthority != "" || f.tlsServerName != "") {
-		return misused("--server %q: --certificate-authority and --tls-server-name are for https", f.server)
-	}
-	rules, all, err := loadKubeconfig(f.kubeconfig)
+	rules, all, err := kubeconfigs(f.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
@@ -66,12 +70,12 @@ func (f *kubeconfigFlags) run(stdout, stderr io.Writer) error {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
 	proxy := all.Clusters[at.Cluster].DeepCopy()
-	warnings, err := f.lead(proxy, server)
+	warnings, err := f.redirect(proxy)
 	if err != nil {
 		return err
 	}
 	all.Clusters[at.Cluster], all.CurrentContext = proxy, name
-	reduce(all, at.Cluster)
+	keepCluster(all, at.Cluster)
 	if err := f.write(stdout, all, rules.GetLoadingPrecedence()); err != nil {
 		return err
 	}
@@ -81,29 +85,37 @@ func (f *kubeconfigFlags) run(stdout, stderr io.Writer) error {
 	return nil
 }
 
-func endpoint(server string) (*url.URL, error) {
-	u, err := url.Parse(server)
+func (f *kubeconfigFlags) validate() error {
+	u, err := url.Parse(f.server)
 	switch {
 	case err != nil:
-		return nil, errors.Unwrap(err)
-	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.User != nil, u.RawQuery != "", u.Fragment != "":
-		return nil, errors.New("must begin with http:// or https:// and a host, as in http://127.0.0.1:8001, " +
-			"and have no credentials, query or fragment")
+		return fmt.Errorf("--server %q: %w", f.server, errors.Unwrap(err))
+	case u.Scheme != "http" && u.Scheme != "https", u.Hostname() == "", u.User != nil,
+		u.RawQuery != "", u.Fragment != "":
+		return fmt.Errorf("--server %q: must begin with http:// or https:// and a host, "+
+			"as in http://127.0.0.1:8001, and have no credentials, query or fragment", f.server)
+	case u.Scheme == "http" && (f.certificateAuthority != "" || f.tlsServerName != ""):
+		return fmt.Errorf("--server %q: --certificate-authority and --tls-server-name are for "+
+			"https", f.server)
 	}
-	return u, nil
+	f.endpoint = u
+	return nil
 }
 
-// lead leads a cluster to the proxy, without the apiserver's settings that cannot apply there.
-func (f *kubeconfigFlags) lead(c *clientcmdapi.Cluster, to *url.URL) (warnings []string, err error) {
+// redirect makes the proxy the server of a cluster, without settings for the apiserver alone.
+func (f *kubeconfigFlags) redirect(c *clientcmdapi.Cluster) (warnings []string, err error) {
 	c.Server, c.TLSServerName = f.server, f.tlsServerName
-	loopback := to.Hostname() == "localhost" || net.ParseIP(to.Hostname()).IsLoopback()
+	host := f.endpoint.Hostname()
+	loopback := host == "localhost" || net.ParseIP(host).IsLoopback()
 	switch {
-	case to.Scheme == "http":
+	case f.endpoint.Scheme == "http":
 		c.CertificateAuthority, c.CertificateAuthorityData, c.InsecureSkipTLSVerify = "", nil, false
-		warnings = append(warnings, "clients send no credentials over plain http, so requests act as the proxy's own identity; "+
-			"users that have to keep theirs need a proxy with TLS and --authentication=delegated")
+		warnings = append(warnings, "clients send no credentials over plain http, so requests act "+
+			"as the proxy's own identity; users that have to keep theirs need a proxy with TLS "+
+			"and --authentication=delegated")
 		if !loopback {
-			warnings = append(warnings, f.server+" is neither https nor on loopback: others on the network can read all that the cluster answers")
+			warnings = append(warnings, f.server+" is neither https nor on loopback: "+
+				"others on the network can read all that the cluster answers")
 		}
 	case f.certificateAuthority != "":
 		c.CertificateAuthority, c.InsecureSkipTLSVerify = "", false
@@ -111,31 +123,39 @@ func (f *kubeconfigFlags) lead(c *clientcmdapi.Cluster, to *url.URL) (warnings [
 			return nil, fmt.Errorf("--certificate-authority: %w", err)
 		}
 		if _, err := cert.ParseCertsPEM(c.CertificateAuthorityData); err != nil {
-			return nil, fmt.Errorf("--certificate-authority %s: no certificate in PEM: %w", f.certificateAuthority, err)
+			return nil, fmt.Errorf("--certificate-authority %s: no certificate in PEM: %w",
+				f.certificateAuthority, err)
 		}
 	case c.InsecureSkipTLSVerify:
-		warnings = append(warnings, "the cluster has insecure-skip-tls-verify, so the proxy's certificate is not verified either; name its authority with --certificate-authority")
+		warnings = append(warnings, "the cluster has insecure-skip-tls-verify, so the proxy's "+
+			"certificate is not verified either; name its authority with --certificate-authority")
 	case c.CertificateAuthority != "" || c.CertificateAuthorityData != nil:
-		warnings = append(warnings, "the proxy's certificate is verified by the cluster's certificate authority; if another has signed it, name that with --certificate-authority")
+		warnings = append(warnings, "the proxy's certificate is verified by the cluster's "+
+			"certificate authority; if another has signed it, name that with "+
+			"--certificate-authority")
 	}
 	if loopback {
 		c.ProxyURL = ""
 	}
 	if c.ProxyURL != "" {
-		warnings = append(warnings, "the way to "+f.server+" leads through the cluster's proxy-url as well")
+		warnings = append(warnings,
+			"the way to "+f.server+" leads through the cluster's proxy-url as well")
 	}
 	return warnings, nil
 }
 
-// reduce removes the contexts of other clusters, and their clusters and users.
-func reduce(c *clientcmdapi.Config, cluster string) {
+// keepCluster removes the contexts of other clusters, and their clusters and users.
+func keepCluster(c *clientcmdapi.Config, cluster string) {
 	users := map[string]bool{}
-	maps.DeleteFunc(c.Contexts, func(_ string, at *clientcmdapi.Context) bool { return at.Cluster != cluster })
+	maps.DeleteFunc(c.Contexts,
+		func(_ string, at *clientcmdapi.Context) bool { return at.Cluster != cluster })
 	for _, at := range c.Contexts {
 		users[at.AuthInfo] = true
 	}
-	maps.DeleteFunc(c.Clusters, func(name string, _ *clientcmdapi.Cluster) bool { return name != cluster })
-	maps.DeleteFunc(c.AuthInfos, func(name string, _ *clientcmdapi.AuthInfo) bool { return !users[name] })
+	maps.DeleteFunc(c.Clusters,
+		func(name string, _ *clientcmdapi.Cluster) bool { return name != cluster })
+	maps.DeleteFunc(c.AuthInfos,
+		func(name string, _ *clientcmdapi.AuthInfo) bool { return !users[name] })
 }
 
 // write replaces no file from which the kubeconfig was read, because that file may contain more.
@@ -157,7 +177,8 @@ func (f *kubeconfigFlags) write(stdout io.Writer, c *clientcmdapi.Config, source
 			return fmt.Errorf("--to %s: must be a file, and not the kubeconfig itself", f.to)
 		}
 	}
-	temporary, err := os.CreateTemp(filepath.Dir(f.to), "."+filepath.Base(f.to)+".*") // with mode 0600
+	// Only its owner can read such a file.
+	temporary, err := os.CreateTemp(filepath.Dir(f.to), "."+filepath.Base(f.to)+".*")
 	if err != nil {
 		return fmt.Errorf("--to: %w", err)
 	}

@@ -47,7 +47,8 @@ from the apiserver. All other requests are forwarded unchanged.`,
 		Version: strings.TrimPrefix(buildOf().String(), "watchproxy version "),
 	}
 	root.Flags().Bool("version", false, "print version, commit, Go version and platform")
-	root.AddCommand(newServe(), newSidecar(), newKubeconfig(), status.Command(), newConfig(), newVersion())
+	root.AddCommand(newServe(), newSidecar(), newKubeconfig(), status.Command(), newConfig(),
+		newVersion())
 	prepareRoot(root)
 	return root
 }

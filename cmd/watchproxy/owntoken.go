@@ -20,9 +20,8 @@ import (
 )
 
 const (
-	// tokenAge is the maximum age of what is known of a token's file. An unknown token makes the
-	// file be read again after leastTokenAge.
-	tokenAge, leastTokenAge = 5 * time.Second, time.Second
+	// tokenAge is the interval between two reads of a token's file while clients send tokens.
+	tokenAge = time.Second
 	// tokenOverlap is how long a replaced token still counts as the proxy's own. Clients read the
 	// file once a minute, and the kubelet replaces a token some two minutes before it expires.
 	tokenOverlap = 90 * time.Second
@@ -46,14 +45,8 @@ func (f *tokenFile) is(token string) bool {
 	if now.Sub(f.mu.read) > tokenAge {
 		f.readLocked(now)
 	}
-	if !f.knowsLocked(token, now) && now.Sub(f.mu.read) > leastTokenAge {
-		f.readLocked(now)
-	}
-	return f.knowsLocked(token, now)
-}
-
-func (f *tokenFile) knowsLocked(token string, now time.Time) bool {
-	return sameToken(f.mu.current, token) || now.Sub(f.mu.replaced) < tokenOverlap && sameToken(f.mu.before, token)
+	return sameToken(f.mu.current, token) ||
+		now.Sub(f.mu.replaced) < tokenOverlap && sameToken(f.mu.before, token)
 }
 
 // readLocked reads the file. If it cannot be read, the last known token counts.
@@ -89,7 +82,9 @@ func (a *apiserver) ownToken() func(token string) bool {
 }
 
 // kubernetesNames are the names of the apiserver in a pod.
-var kubernetesNames = []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"}
+var kubernetesNames = []string{
+	"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+}
 
 const (
 	publishedDirectory = "/run/watchproxy/serviceaccount" // other containers mount it, read only
@@ -100,14 +95,18 @@ const (
 func (a *apiserver) sidecar(listen string, log *zap.Logger) (access.Pair, error) {
 	token := a.configs[0].BearerTokenFile
 	if token == "" || a.ownToken() == nil {
-		return nil, errors.New("sidecar: the proxy must run as the pod's service account: leave out upstream.kubeconfig and upstream.contexts, and mount the account's token (automountServiceAccountToken)")
+		return nil, errors.New("sidecar: the proxy must run as the pod's service account: leave " +
+			"out upstream.kubeconfig and upstream.contexts, and mount the account's token " +
+			"(automountServiceAccountToken)")
 	}
 	addresses := []string{"127.0.0.1", "::1"}
-	if host, _, err := net.SplitHostPort(listen); err == nil && net.ParseIP(host) != nil && !slices.Contains(addresses, host) {
+	host, _, err := net.SplitHostPort(listen)
+	if err == nil && net.ParseIP(host) != nil && !slices.Contains(addresses, host) {
 		addresses = append(addresses, host)
 	}
 	pod, err := issuer.NewPod(issuer.PodOptions{
-		Account: filepath.Dir(token), Directory: publishedDirectory, Authority: authorityDirectory, DNSNames: kubernetesNames, IPAddresses: addresses,
+		Account: filepath.Dir(token), Directory: publishedDirectory, Authority: authorityDirectory,
+		DNSNames: kubernetesNames, IPAddresses: addresses,
 	}, log)
 	if err != nil {
 		return nil, fmt.Errorf("sidecar: %w", err)

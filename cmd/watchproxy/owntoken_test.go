@@ -39,7 +39,7 @@ func TestReplacedToken(t *testing.T) {
 		time.Sleep(time.Hour)
 		expect(map[string]bool{"second": false})
 		expect(map[string]bool{"third": true})
-		time.Sleep(2 * leastTokenAge)
+		time.Sleep(2 * tokenAge)
 		write("fourth") // a client may know it first
 		expect(map[string]bool{"fourth": true, "third": true})
 		if err := os.Remove(f.path); err != nil {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
@@ -30,12 +31,11 @@ type reloader struct {
 }
 
 func newRefusedGauge(r prometheus.Registerer) prometheus.Gauge {
-	refused := prometheus.NewGauge(prometheus.GaugeOpts{
+	return promauto.With(r).NewGauge(prometheus.GaugeOpts{
 		Name: "watchproxy_config_refused",
-		Help: "1 if the configuration file is not in effect as it is, since it was refused, else 0.",
+		Help: "1 if the configuration file is not in effect as it is, since it was refused, " +
+			"else 0.",
 	})
-	r.MustRegister(refused)
-	return refused
 }
 
 // lookForChanges is the interval between reads. The kubelet updates a ConfigMap in about a minute.
@@ -73,7 +73,8 @@ func (r *reloader) run(ctx context.Context) {
 		if !asked && (err != nil || r.known != nil && bytes.Equal(now, r.known)) {
 			continue
 		}
-		if !asked && !bytes.Equal(now, pending) { // the file may be half written: load it once two reads are equal
+		// The file may be half written: load it once two reads are equal.
+		if !asked && !bytes.Equal(now, pending) {
 			pending = now
 			continue
 		}
@@ -94,7 +95,8 @@ func (r *reloader) reload(text []byte) {
 		return
 	}
 	if fixed := config.Fixed(r.running, wanted); len(fixed) > 0 {
-		r.refuse("configuration is not reloaded, all stays as it was: restart watchproxy for what cannot change while it runs",
+		r.refuse("configuration is not reloaded, all stays as it was: restart watchproxy for "+
+			"what cannot change while it runs",
 			zap.String("fields", strings.Join(fixed, ", ")))
 		return
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-logr/zapr"
@@ -34,29 +33,20 @@ type security struct {
 // set sets the options for authentication and TLS. It reloads certificates and CAs when they
 // change, until stop is called, which waits for the goroutines that reload them.
 func (s *security) set(
-	ctx context.Context, c *config.ProxyConfiguration, behind *apiserver, log *zap.Logger,
+	ctx context.Context, c *config.ProxyConfiguration, backend *apiserver, log *zap.Logger,
 ) (stop func(), err error) {
 	options, operators := s.clients, s.operators
-	klog.SetLogger(zapr.NewLogger(ofLibraries(log)))
-	var running sync.WaitGroup
-	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	cease := func() {
-		cancel()
-		running.Wait()
-	}
-	defer func() {
-		if err != nil {
-			cease()
-		}
-	}()
+	klog.SetLogger(zapr.NewLogger(libraryLog(log)))
+	var follow []func(context.Context)
 	var ca *access.ClientCA
-	expiring := &access.Expiries{Upstream: behind.configs}
-	operators.Everybody, operators.Open = c.AdminAuthentication.Mode == config.NoAuthentication, c.AdminAuthentication.AlwaysAllowPaths
-	operators.Restricted = c.AdminAuthentication.RestrictLoopback
+	expiring := &access.Expiries{Upstream: backend.configs}
+	a := c.AdminAuthentication
+	operators.Everybody = a.Mode == config.NoAuthentication
+	operators.Open, operators.Restricted = a.AlwaysAllowPaths, a.RestrictLoopback
+	ctx, cancel := context.WithTimeout(ctx, secureLimit)
+	defer cancel()
 	if field := reviewing(c); field != "" {
-		rc := behind.config()
-		ctx, cancel := context.WithTimeout(ctx, secureLimit)
-		defer cancel()
+		rc := backend.config()
 		if err := access.CheckRights(ctx, rc); err != nil {
 			return nil, fmt.Errorf("%s: %w", field, err)
 		}
@@ -80,7 +70,7 @@ func (s *security) set(
 		}
 	}
 	if c.TLS != nil {
-		pair, err := pair(ctx, c, behind, log)
+		pair, err := pair(ctx, c, backend, log)
 		if err != nil {
 			return nil, fmt.Errorf("tls: %w", err)
 		}
@@ -88,22 +78,22 @@ func (s *security) set(
 		if err != nil {
 			return nil, fmt.Errorf("tls: %w", err)
 		}
-		running.Go(func() { certificates.Run(following) })
+		follow = append(follow, certificates.Run)
 		options.TLS, expiring.Serving = certificates.Config(), certificates
 		if c.AdminTLS() {
 			operators.TLS = options.TLS
 		}
 	}
 	s.registry.MustRegister(expiring)
-	if ca != nil { // start after the certificates have registered as listeners
-		running.Go(func() { ca.Run(following) })
-		ctx, cancel := context.WithTimeout(ctx, secureLimit)
-		defer cancel()
-		if err := ca.Wait(ctx); err != nil {
-			return nil, err
-		}
+	if ca == nil {
+		return inBackground(ctx, follow...), nil
 	}
-	return cease, nil
+	stop = inBackground(ctx, append(follow, ca.Run)...) // after the certificates listen to it
+	if err := ca.Wait(ctx); err != nil {
+		stop()
+		return nil, err
+	}
+	return stop, nil
 }
 
 // reviewing returns the field that requires reviews of credentials by the apiserver, or "".
@@ -117,23 +107,23 @@ func reviewing(c *config.ProxyConfiguration) (field string) {
 	return ""
 }
 
-func pair(ctx context.Context, of *config.ProxyConfiguration, behind *apiserver, log *zap.Logger) (access.Pair, error) {
-	c := of.TLS
-	if c.Sidecar != nil {
-		return behind.sidecar(of.Listen, log)
+func pair(
+	ctx context.Context, c *config.ProxyConfiguration, backend *apiserver, log *zap.Logger,
+) (access.Pair, error) {
+	switch {
+	case c.TLS.Sidecar != nil:
+		return backend.sidecar(c.Listen, log)
+	case c.TLS.Generated != nil:
+		return issuer.New(ctx, backend.config(), issuer.Options(*c.TLS.Generated), log)
 	}
-	if c.Generated == nil {
-		return access.PairFromFiles(c.CertFile, c.PrivateKeyFile)
-	}
-	rc := behind.config()
-	ctx, cancel := context.WithTimeout(ctx, secureLimit)
-	defer cancel()
-	return issuer.New(ctx, rc, issuer.Options(*c.Generated), log)
+	return access.PairFromFiles(c.TLS.CertFile, c.TLS.PrivateKeyFile)
 }
 
-// ofLibraries returns the libraries' log, from warnings on. Klog's warnings arrive as information.
-func ofLibraries(log *zap.Logger) *zap.Logger {
-	important := zap.LevelEnablerFunc(func(l zapcore.Level) bool { return l >= zap.WarnLevel && log.Core().Enabled(l) })
+// libraryLog returns the libraries' log, from warnings on. Klog's warnings arrive as information.
+func libraryLog(log *zap.Logger) *zap.Logger {
+	important := zap.LevelEnablerFunc(func(l zapcore.Level) bool {
+		return l >= zap.WarnLevel && log.Core().Enabled(l)
+	})
 	return log.WithOptions(zap.IncreaseLevel(important), zap.WrapCore(seldom))
 }
 
@@ -151,7 +141,6 @@ type shortLines struct{ zapcore.Core }
 // textMost is the maximum length of a text from a library in the log, in bytes.
 const textMost = 512
 
-// Check implements zapcore.Core.
 func (c shortLines) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	e.Message, _, _ = strings.Cut(e.Message, "\n")
 	e.Message = e.Message[:min(len(e.Message), textMost)]
@@ -161,12 +150,10 @@ func (c shortLines) Check(e zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.Ch
 	return to.AddCore(e, c)
 }
 
-// Write implements zapcore.Core.
 func (c shortLines) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return c.Core.Write(e, short(fields))
 }
 
-// With implements zapcore.Core.
 func (c shortLines) With(fields []zapcore.Field) zapcore.Core {
 	return shortLines{c.Core.With(short(fields))}
 }
@@ -175,11 +162,11 @@ func short(fields []zapcore.Field) []zapcore.Field {
 	kept := make([]zapcore.Field, 0, len(fields))
 	for _, f := range fields {
 		switch f.Type {
+		case zapcore.ErrorType:
+			f = zap.String(f.Key, f.Interface.(error).Error())
+			fallthrough
 		case zapcore.StringType:
 			f.String = f.String[:min(len(f.String), textMost)]
-		case zapcore.ErrorType:
-			text := f.Interface.(error).Error()
-			f = zap.String(f.Key, text[:min(len(text), textMost)])
 		case zapcore.BoolType, zapcore.DurationType, zapcore.Int64Type, zapcore.Int32Type,
 			zapcore.Uint64Type, zapcore.Uint32Type, zapcore.Float64Type:
 		default:
@@ -190,7 +177,9 @@ func short(fields []zapcore.Field) []zapcore.Field {
 	return kept
 }
 
-func clientCA(ctx context.Context, file string, rc *rest.Config, log *zap.Logger) (*access.ClientCA, error) {
+func clientCA(
+	ctx context.Context, file string, rc *rest.Config, log *zap.Logger,
+) (*access.ClientCA, error) {
 	if file == "" {
 		return access.ClientCAFromCluster(ctx, rc, log)
 	}
@@ -205,11 +194,9 @@ func clientCA(ctx context.Context, file string, rc *rest.Config, log *zap.Logger
 const headerMax = 64 << 10
 
 const (
-	// readTimeout limits the time until a client has sent the headers of a request, and each pause
-	// within its body.
+	// readTimeout limits the time for the headers of a request, and each pause within its body.
 	readTimeout = 30 * time.Second
-	// writeTimeout is how long a client may leave a part of a response unread, unless the response
-	// is a stream.
+	// writeTimeout limits the time to read a part of a response that is not a stream.
 	writeTimeout = time.Minute
 	// idleTimeout is how long a connection stays open between requests.
 	idleTimeout = 3 * time.Minute

@@ -100,7 +100,7 @@ func TestLevelOfLibraries(t *testing.T) {
 		var failures bytes.Buffer
 		now := zap.NewAtomicLevelAt(zap.ErrorLevel)
 		core, lines := observer.New(now)
-		log := ofLibraries(zap.New(core, zap.ErrorOutput(zapcore.AddSync(&failures))))
+		log := libraryLog(zap.New(core, zap.ErrorOutput(zapcore.AddSync(&failures))))
 		now.SetLevel(level)
 		log.Info("information")
 		log.Warn("a warning")

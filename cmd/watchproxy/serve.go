@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,7 +52,7 @@ func newSidecar() *cobra.Command {
 	cmd := serving(&cobra.Command{
 		Use:   "sidecar",
 		Short: "Serve the other containers of a pod, which use their in-cluster configuration",
-		Long: `sidecar is serve with other defaults: it listens on ` + sidecarListen + ` with TLS, makes
+		Long: `sidecar is serve with other defaults: it listens on 127.0.0.1:6443 with TLS, makes
 the certificate itself, and publishes its CA and the pod's token in a volume (see
 tls.sidecar in 'watchproxy config schema'). Applications that mount this volume at
 /var/run/secrets/kubernetes.io/serviceaccount and have KUBERNETES_SERVICE_HOST=127.0.0.1
@@ -63,62 +64,44 @@ and KUBERNETES_SERVICE_PORT=6443 use the sidecar as their apiserver.`,
 	return cmd
 }
 
-func sidecarDefaults(c *config.ProxyConfiguration) error {
-	if c.Listen == "" {
-		c.Listen = sidecarListen
-	}
-	if c.TLS == nil {
-		c.TLS = &config.TLS{Sidecar: &config.Sidecar{}}
-	}
-	if c.TLS.Sidecar == nil {
-		return errors.New("configuration: tls: a sidecar makes its own certificate: leave out certFile, privateKeyFile and generated, or use watchproxy serve")
-	}
-	return nil
-}
-
 // serving completes a command that serves clients. listen is its default address.
 func serving(cmd *cobra.Command, listen string, sidecar bool) *cobra.Command {
 	f := serveFlags{sidecar: sidecar}
 	d := config.Default()
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		asked := hangups()
-		text, err := f.text()
+		reloads := &reloader{parse: f.configuration, hangups: hangups()}
+		if f.config != "" {
+			text, err := os.ReadFile(f.config)
+			if err != nil {
+				return fmt.Errorf("read configuration: %w", err)
+			}
+			reloads.known = text
+			if info, err := os.Stat(f.config); err != nil || info.Mode().IsRegular() {
+				reloads.file = f.config // not a pipe, which cannot be read again
+			}
+		}
+		c, err := f.configuration(reloads.known)
 		if err != nil {
 			return err
-		}
-		c, err := f.configuration(text)
-		if err != nil {
-			return err
-		}
-		reloads := &reloader{known: text, parse: f.configuration, hangups: asked}
-		if info, err := os.Stat(f.config); f.config != "" && (err != nil || info.Mode().IsRegular()) { // a pipe cannot be read again
-			reloads.file = f.config
 		}
 		return serve(cmd.Context(), c, reloads)
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&f.config, "config", "", "configuration `FILE` (see 'watchproxy config defaults')")
-	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig `FILE` of the upstream apiserver (default: the pod's service account, else $KUBECONFIG or ~/.kube/config)")
-	flags.StringVar(&f.context, "context", "", "kubeconfig context `NAME` (default: the current context)")
-	flags.StringVar(&f.listen, "listen", "", "`ADDRESS` for clients: host:port (default "+listen+")")
-	flags.StringVar(&f.authentication, "authentication", "", "`MODE`: delegated (to the apiserver) or none (default: none on loopback, delegated elsewhere)")
-	flags.StringVar(&f.certFile, "tls-cert-file", "", "PEM `FILE` with the certificate for TLS, HTTP/1.1 and HTTP/2 (default: plain HTTP/1.1)")
-	flags.StringVar(&f.privateKeyFile, "tls-private-key-file", "", "PEM `FILE` with the certificate's private key")
-	flags.StringVar(&f.adminListen, "admin-listen", "", "`ADDRESS` of /metrics, /livez, /readyz, /status and /debug (default "+d.AdminListen+")")
-	flags.StringVar(&f.logLevel, "log-level", "", "`LEVEL`: debug, info, warn or error (default "+d.LogLevel+")")
+	flag := func(to *string, name, usage string) { cmd.Flags().StringVar(to, name, "", usage) }
+	flag(&f.config, "config", "configuration `FILE` (see 'watchproxy config defaults')")
+	flag(&f.kubeconfig, "kubeconfig", "kubeconfig `FILE` of the upstream apiserver "+
+		"(default: the pod's service account, else $KUBECONFIG or ~/.kube/config)")
+	flag(&f.context, "context", "kubeconfig context `NAME` (default: the current context)")
+	flag(&f.listen, "listen", "`ADDRESS` for clients: host:port (default "+listen+")")
+	flag(&f.authentication, "authentication", "`MODE`: delegated (to the apiserver) or none "+
+		"(default: none on loopback, delegated elsewhere)")
+	flag(&f.certFile, "tls-cert-file", "PEM `FILE` with the certificate for TLS, HTTP/1.1 and "+
+		"HTTP/2 (default: plain HTTP/1.1)")
+	flag(&f.privateKeyFile, "tls-private-key-file", "PEM `FILE` with the certificate's private key")
+	flag(&f.adminListen, "admin-listen", "`ADDRESS` of /metrics, /livez, /readyz, /status and "+
+		"/debug (default "+d.AdminListen+")")
+	flag(&f.logLevel, "log-level", "`LEVEL`: debug, info, warn or error (default "+d.LogLevel+")")
 	return cmd
-}
-
-func (f *serveFlags) text() ([]byte, error) {
-	if f.config == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(f.config)
-	if err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
-	return text, nil
 }
 
 // configuration merges the flags, the file's text and the defaults, in this order of precedence.
@@ -127,31 +110,27 @@ func (f *serveFlags) configuration(text []byte) (*config.ProxyConfiguration, err
 	if err != nil {
 		return nil, fmt.Errorf("read configuration %s: %w", f.config, err)
 	}
-	for _, o := range []struct {
-		field *string
-		flag  string
-	}{
-		{&c.Upstream.Kubeconfig, f.kubeconfig},
-		{&c.Upstream.Context, f.context},
-		{&c.Listen, f.listen},
-		{&c.AdminListen, f.adminListen},
-		{&c.LogLevel, f.logLevel},
-	} {
-		if o.flag != "" {
-			*o.field = o.flag
-		}
-	}
-	if f.authentication != "" {
-		c.Authentication.Mode = config.AuthenticationMode(f.authentication)
-	}
+	c.Upstream.Kubeconfig = cmp.Or(f.kubeconfig, c.Upstream.Kubeconfig)
+	c.Upstream.Context = cmp.Or(f.context, c.Upstream.Context)
+	c.Listen = cmp.Or(f.listen, c.Listen)
+	c.AdminListen = cmp.Or(f.adminListen, c.AdminListen)
+	c.LogLevel = cmp.Or(f.logLevel, c.LogLevel)
+	mode := config.AuthenticationMode(f.authentication)
+	c.Authentication.Mode = cmp.Or(mode, c.Authentication.Mode)
 	if f.certFile != "" || f.privateKeyFile != "" {
 		c.TLS = &config.TLS{CertFile: f.certFile, PrivateKeyFile: f.privateKeyFile}
 	}
 	if f.sidecar {
-		if err := sidecarDefaults(c); err != nil {
-			return nil, err
+		c.Listen = cmp.Or(c.Listen, sidecarListen)
+		if c.TLS == nil {
+			c.TLS = &config.TLS{Sidecar: &config.Sidecar{}}
+		}
+		if c.TLS.Sidecar == nil {
+			return nil, errors.New("configuration: tls: a sidecar makes its own certificate: " +
+				"leave out certFile, privateKeyFile and generated, or use watchproxy serve")
 		}
 	}
+	c.Cache.Expand(os.Getenv)
 	c.SetDefaults()
 	if err := c.Validate(); err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
@@ -169,18 +148,20 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 
 	budget := newBudget(c.MemoryBudget, log)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildOf().metric())
+	registry.MustRegister(collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), buildOf().metric())
 	feedMetrics := upstream.NewMetrics(registry)
-	behind, err := connect(ctx, c, streamWindow(budget.Limit), feedMetrics, log)
+	backend, err := connect(ctx, c, streamWindow(budget.Limit), feedMetrics, log)
 	if err != nil {
 		return err
 	}
-	forwards, err := forward.New(behind.forwarding(), behind.transport)
+	forwards, err := forward.New(backend.forwarding(), backend.transport)
 	if err != nil {
 		return err
 	}
-	client := behind.client(feedMetrics)
-	feeds := upstream.NewFeeds(client, behind.servers, feedMetrics, feedOptions(c.Cache, behind.namespace), log)
+	client := backend.client(feedMetrics)
+	feeds := upstream.NewFeeds(client, backend.servers, feedMetrics,
+		feedOptions(c.Cache, backend.namespace), log)
 	defer feeds.Stop()
 	registry.MustRegister(feeds)
 	derived := derived.New(derivedMax, registry)
@@ -189,15 +170,17 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	budget.Register(registry)
 	defer inBackground(ctx, budget.Run)()
 	if most := budget.Connections(); most > 0 && most < *c.Limits.MaxConnections {
-		log.Info("memoryBudget has room for fewer connections than limits.maxConnections", zap.Int("maxConnections", *c.Limits.MaxConnections), zap.Int("connections", most))
+		log.Info("memoryBudget has room for fewer connections than limits.maxConnections",
+			zap.Int("maxConnections", *c.Limits.MaxConnections), zap.Int("connections", most))
 	}
 	options := serverOptions(c, budget.Connections())
-	options.Memory, options.Strangers, options.Window, options.OwnToken = budget.Users(), budget.Strangers(), int64(behind.window), behind.ownToken()
+	options.Memory, options.Strangers = budget.Users(), budget.Strangers()
+	options.Window, options.OwnToken = int64(backend.window), backend.ownToken()
 	options.NeedsToken = c.TLS != nil && c.TLS.Sidecar != nil
 	options.AnyHost = options.NeedsToken
 	var operators admin.Options
 	secured := security{clients: &options, operators: &operators, registry: registry}
-	stop, err := secured.set(ctx, c, behind, log)
+	stop, err := secured.set(ctx, c, backend, log)
 	if err != nil {
 		return err
 	}
@@ -216,17 +199,20 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	}, options)
 	began := time.Now()
 	operators.Status = func(figures prometheus.Gatherer) (any, error) {
-		about := status.About{Version: buildOf().Version, Upstream: behind.host(), Began: began}
-		report, err := status.Of(about, feeds.Status(), served.Recent(), figures)
-		if err == nil {
-			report.UnfoundFields = *fields.unfound.Load()
+		report, err := status.Of(feeds.Status(), served.Recent(), figures)
+		if err != nil {
+			return nil, err
 		}
-		return report, err
+		report.Version, report.Upstream = buildOf().Version, backend.host()
+		report.UptimeSeconds = time.Since(began).Seconds()
+		report.UnfoundFields = *fields.unfound.Load()
+		return report, nil
 	}
 	warm := feeds.Warm(warmFeeds(c.Cache))
 	operators.Ready = []healthz.HealthChecker{
 		healthz.NamedCheck("caches", func(*http.Request) error { return warm.Err() }),
-		healthz.NamedCheck("credentials", func(*http.Request) error { return behind.servers.Credentials() }),
+		healthz.NamedCheck("credentials",
+			func(*http.Request) error { return backend.servers.Credentials() }),
 	}
 	admin := admin.New(registry, operators)
 	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -235,7 +221,7 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 	reloads.running, reloads.log, reloads.refused = c, log, newRefusedGauge(registry)
 	reloads.apply = func(c *config.ProxyConfiguration) {
 		level.SetLevel(logLevel(c.LogLevel))
-		feeds.SetOptions(feedOptions(c.Cache, behind.namespace))
+		feeds.SetOptions(feedOptions(c.Cache, backend.namespace))
 		server.SetOptions(serverOptions(c, budget.Connections()))
 	}
 	defer inBackground(ctx, reloads.run)()
@@ -244,21 +230,22 @@ func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader)
 
 // run listens, prints the addresses, and serves until ctx ends and the proxy has drained.
 func run(
-	ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server, of *admin.Admin, log *zap.Logger,
+	ctx context.Context, c *config.ProxyConfiguration, server *proxy.Server, of *admin.Admin,
+	log *zap.Logger,
 ) error {
-	var lc net.ListenConfig
 	clients, err := listen(ctx, c.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	operators, err := lc.Listen(ctx, "tcp", c.AdminListen)
+	operators, err := listen(ctx, c.AdminListen)
 	if err != nil {
 		return errors.Join(fmt.Errorf("adminListen: %w", err), clients.Close())
 	}
 	adminServer := of.Server()
 	adminFailed := make(chan error, 1)
 	adminServer.IdleTimeout = adminIdle
-	adminServer.ErrorLog = stdlog.New(connectionErrors{log.WithOptions(zap.WrapCore(seldom))}, "", 0)
+	limited := log.WithOptions(zap.WrapCore(seldom))
+	adminServer.ErrorLog = stdlog.New(connectionErrors{limited}, "", 0)
 	go func() { adminFailed <- adminServer.Serve(of.Listener(operators)) }()
 
 	ctx, cancel := context.WithCancel(ctx)
@@ -271,7 +258,8 @@ func run(
 	context.AfterFunc(ctx, of.Drain)
 	// Errors before this line are printed for the user of the command instead of logged.
 	log.Info("starting", zap.Reflect("build", buildOf()), zap.Any("configuration", c))
-	fmt.Printf("watchproxy ready: %s://%s (admin http://%s)\n", scheme, clients.Addr(), operators.Addr())
+	fmt.Printf("watchproxy ready: %s://%s (admin http://%s)\n", scheme, clients.Addr(),
+		operators.Addr())
 	err = server.Serve(ctx, clients)
 
 	closing, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -300,12 +288,14 @@ func serverOptions(c *config.ProxyConfiguration, connections int) proxy.Options 
 	}
 }
 
-// inBackground runs do until stop is called. stop waits until do has returned. A signal does not
-// end do, because the proxy drains first.
-func inBackground(ctx context.Context, do func(context.Context)) (stop func()) {
+// inBackground runs functions until stop is called. stop waits until they have returned. A signal
+// does not end them, because the proxy drains first.
+func inBackground(ctx context.Context, functions ...func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
-	running.Go(func() { do(ctx) })
+	for _, do := range functions {
+		running.Go(func() { do(ctx) })
+	}
 	return func() {
 		cancel()
 		running.Wait()
@@ -319,14 +309,17 @@ func newLogger(level string) (*zap.Logger, zap.AtomicLevel, error) {
 	}
 	settings := zap.NewProductionEncoderConfig()
 	settings.EncodeTime = zapcore.ISO8601TimeEncoder
-	return zap.New(zapcore.NewCore(zapcore.NewJSONEncoder(settings), zapcore.Lock(os.Stderr), l)), l, nil
+	core := zapcore.NewCore(zapcore.NewJSONEncoder(settings), zapcore.Lock(os.Stderr), l)
+	return zap.New(core), l, nil
 }
 
 // opener adapts Feeds to the interface of the server.
 type opener struct{ *upstream.Feeds }
 
-// Open implements read.Feeds.
-func (o opener) Open(ctx context.Context, gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding, since uint64) (read.Feed, error) {
+func (o opener) Open(
+	ctx context.Context, gvr schema.GroupVersionResource, w object.Want, encoding object.Encoding,
+	since uint64,
+) (read.Feed, error) {
 	return o.Feeds.Open(ctx, gvr, w, encoding, since)
 }
 

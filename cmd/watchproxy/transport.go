@@ -57,13 +57,14 @@ const idleConnections = 100
 // MiB stay, and package forward drops such headers. Open connections do not change, and client-go
 // shares a transport among equal configurations, so transportFor must be the first to use one.
 func boundStreams(transport http.RoundTripper, window int) {
-	for transport != http.DefaultTransport { // the default transport is only used without TLS, so without HTTP/2
+	for transport != http.DefaultTransport { // which is only used without TLS, so without HTTP/2
 		switch t := transport.(type) {
 		case *http.Transport:
 			if t.HTTP2 == nil {
 				t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: window}
 				t.IdleConnTimeout, t.MaxIdleConnsPerHost = idleTime, idleConnections
-				if c := t.TLSClientConfig; c != nil && slices.Equal(c.NextProtos, []string{"http/1.1"}) {
+				c := t.TLSClientConfig
+				if c != nil && slices.Equal(c.NextProtos, []string{"http/1.1"}) {
 					t.MaxResponseHeaderBytes = forward.HeaderMax
 				}
 			}

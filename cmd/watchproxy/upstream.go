@@ -25,42 +25,44 @@ import (
 
 // apiserver is upstream: one or several servers of the same cluster.
 type apiserver struct {
-	configs []*rest.Config // one per server
-	bases   []*url.URL
-	servers *client.Servers
-	// namespace is that of the pod's service account, or "" without one.
-	namespace string
+	configs   []*rest.Config // one per server
+	base      *url.URL       // of the first
+	servers   *client.Servers
+	namespace string            // of the pod's service account, or "" without one
 	own       http.RoundTripper // adds the proxy's credentials
 	window    int               // of HTTP/2 streams (see streamWindow)
 	metrics   *client.Metrics
 }
 
-// connect determines upstream's servers and sends upstream a request. So the start fails if an
-// address or a credential is wrong.
+// connect sends upstream a request, so that a wrong address or credential makes the start fail.
 func connect(
-	ctx context.Context, c *config.ProxyConfiguration, window int, metrics *upstream.Metrics, log *zap.Logger,
+	ctx context.Context, c *config.ProxyConfiguration, window int, metrics *upstream.Metrics,
+	log *zap.Logger,
 ) (*apiserver, error) {
 	configs, err := restConfigs(c.Upstream, c.Listen)
 	if err != nil {
 		return nil, err
 	}
-	a := &apiserver{configs: configs, namespace: namespaceOf(configs[0]), window: window, metrics: metrics.Client}
-	for _, rc := range configs {
+	a := &apiserver{configs: configs, window: window, metrics: metrics.Client}
+	a.namespace = namespaceOf(configs[0])
+	several := make([]client.Server, len(configs))
+	own := make([]http.RoundTripper, len(configs))
+	for i, rc := range configs {
 		base, _, err := rest.DefaultServerUrlFor(rc)
 		if err != nil {
 			return nil, fmt.Errorf("upstream address %q: %w", rc.Host, err)
 		}
-		if len(a.bases) > 0 && strings.TrimSuffix(base.Path, "/") != strings.TrimSuffix(a.bases[0].Path, "/") {
-			return nil, fmt.Errorf("upstream servers %s and %s differ in their paths, which forwarded requests cannot", a.bases[0], base)
+		if i == 0 {
+			a.base = base
 		}
-		a.bases = append(a.bases, base)
-	}
-	several := make([]client.Server, len(configs))
-	own := make([]http.RoundTripper, len(configs))
-	for i, rc := range configs {
-		several[i].Base = a.bases[i]
+		if strings.TrimSuffix(base.Path, "/") != strings.TrimSuffix(a.base.Path, "/") {
+			return nil, fmt.Errorf("upstream servers %s and %s differ in their paths, "+
+				"which forwarded requests cannot", a.base, base)
+		}
+		several[i].Base = base
 		if len(configs) > 1 {
-			dialer := connrotation.NewDialer((&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext)
+			plain := &net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}
+			dialer := connrotation.NewDialer(plain.DialContext)
 			rc.Dial, several[i].Connections = dialer.DialContext, dialer
 		}
 		transport, err := transportFor(rc, window, metrics.Client)
@@ -75,7 +77,8 @@ func connect(
 			return nil, err
 		}
 	}
-	if a.servers, err = client.NewServers(ctx, several, metrics.Servers, metrics.Client, log); err != nil {
+	a.servers, err = client.NewServers(ctx, several, metrics.Servers, metrics.Client, log)
+	if err != nil {
 		return nil, fmt.Errorf("none of the upstream servers can be asked: %w", err)
 	}
 	a.own = a.servers.Transport(own)
@@ -99,7 +102,7 @@ func (a *apiserver) transport(adapt forward.Adaptation) (http.RoundTripper, erro
 
 // config returns the configuration for client-go's clients, with the proxy's credentials.
 func (a *apiserver) config() *rest.Config {
-	return &rest.Config{Host: a.bases[0].String(), Transport: a.own}
+	return &rest.Config{Host: a.base.String(), Transport: a.own}
 }
 
 // forwarding returns the address, and the impersonated identity of the configurations, if any.
@@ -167,7 +170,8 @@ func restConfigs(u config.Upstream, listen string) ([]*rest.Config, error) {
 	configs := make([]*rest.Config, len(u.Servers))
 	for i, address := range u.Servers {
 		if isSelf(address, listen) {
-			return nil, fmt.Errorf("upstream.servers[%d]: %s is the address that this proxy listens on", i, address)
+			return nil, fmt.Errorf("upstream.servers[%d]: %s is the address that this proxy "+
+				"listens on", i, address)
 		}
 		configs[i] = rest.CopyConfig(rc)
 		configs[i].Host = address
@@ -181,23 +185,28 @@ func restConfig(file, name, listen string) (*rest.Config, error) {
 		rc, err := rest.InClusterConfig()
 		if err == nil {
 			if isSelf(rc.Host, listen) {
-				return nil, fmt.Errorf("upstream: %s is the address that this proxy listens on; set KUBERNETES_SERVICE_HOST only in the containers of clients", rc.Host)
+				return nil, fmt.Errorf("upstream: %s is the address that this proxy listens on; "+
+					"set KUBERNETES_SERVICE_HOST only in the containers of clients", rc.Host)
 			}
 			return rc, nil
 		}
 		if !errors.Is(err, rest.ErrNotInCluster) {
-			return nil, fmt.Errorf("upstream: service account of the pod: %w; mount its token (automountServiceAccountToken), or name a kubeconfig by --kubeconfig", err)
+			return nil, fmt.Errorf("upstream: service account of the pod: %w; "+
+				"mount its token (automountServiceAccountToken), or name a kubeconfig by "+
+				"--kubeconfig", err)
 		}
 	}
 	rc, err := clientConfig(file, name)
 	if err != nil && file == "" && name == "" {
-		return nil, fmt.Errorf("upstream: no service account of a pod, and no usable kubeconfig: %w", err)
+		return nil, fmt.Errorf("upstream: no service account of a pod, "+
+			"and no usable kubeconfig: %w", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("upstream.kubeconfig: %w", err)
 	}
 	if isSelf(rc.Host, listen) {
-		return nil, fmt.Errorf("upstream.kubeconfig: %s is the address that this proxy listens on; name the context of the apiserver with --context", rc.Host)
+		return nil, fmt.Errorf("upstream.kubeconfig: %s is the address that this proxy listens "+
+			"on; name the context of the apiserver with --context", rc.Host)
 	}
 	return rc, nil
 }
@@ -230,9 +239,11 @@ func address(host string) net.IP {
 const reachTimeout = 10 * time.Second
 
 func reach(ctx context.Context, s client.Server) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, reachTimeout, fmt.Errorf("no answer within %s", reachTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, reachTimeout,
+		fmt.Errorf("no answer within %s", reachTimeout))
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Base.JoinPath("version").String(), nil)
+	address := s.Base.JoinPath("version").String()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return fmt.Errorf("upstream address %q: %w", s.Base, err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -10,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// version and commit are set at link time. Without them, Go's build information is used.
+// version and commit are set at link time. Go's own version, the default, contains the commit.
 var version, commit string
 
 type build struct {
@@ -26,36 +27,19 @@ var buildOf = sync.OnceValue(func() build {
 })
 
 func describe(version, commit string, info *debug.BuildInfo) build {
-	b := build{Version: version, Commit: commit, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	if info != nil && b.Version == "" && info.Main.Version != "(devel)" {
-		b.Version = info.Main.Version
+	if info != nil && info.Main.Version != "(devel)" {
+		version = cmp.Or(version, info.Main.Version)
 	}
-	if info != nil && b.Commit == "" {
-		var modified bool
-		for _, s := range info.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				b.Commit = s.Value
-			case "vcs.modified":
-				modified = s.Value == "true"
-			}
-		}
-		if modified && b.Commit != "" {
-			b.Commit += "-dirty"
-		}
-	}
-	if b.Version == "" {
-		b.Version = "dev"
-	}
-	return b
+	platform := runtime.GOOS + "/" + runtime.GOARCH
+	return build{cmp.Or(version, "dev"), commit, runtime.Version(), platform}
 }
 
-// metric returns a gauge that is always 1 and has the build in its labels, like the build_info
-// metrics of Kubernetes components.
+// metric returns a gauge like the build_info metrics of Kubernetes components.
 func (b build) metric() prometheus.Collector {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name:        "watchproxy_build_info",
-		Help:        "Always 1; the labels tell the version, the commit and the version of Go that the binary was built with.",
+		Name: "watchproxy_build_info",
+		Help: "Always 1; the labels tell the version, the commit and the version of Go " +
+			"that the binary was built with.",
 		ConstLabels: prometheus.Labels{"version": b.Version, "commit": b.Commit, "goversion": b.Go},
 	})
 	info.Set(1)

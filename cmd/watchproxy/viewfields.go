@@ -18,14 +18,13 @@ import (
 )
 
 const (
-	fieldSample  = 500              // objects of a cache that are looked at, at most
-	firstLook    = 10 * time.Second // by then, most caches that are warmed at the start are filled
-	lookInterval = time.Minute      // between two looks
+	fieldSample  = 500 // the most objects of a cache that a look reads
+	lookInterval = time.Minute
 )
 
 // viewFields looks in filled caches for the fields of views that name their resources. If all of a
-// view's resources have objects and no object has the field, its path may be wrong. Only JSON is
-// looked at, because a wrong path is never shown in protobuf (see projection.Projection.Message).
+// view's resources have objects and no object has the field, its path may be wrong. It reads only
+// JSON, because a wrong path cuts nothing from protobuf (see projection.Projection.Message).
 type viewFields struct {
 	wanted  []wantedField // found in no look; only look uses it
 	log     *zap.Logger
@@ -44,8 +43,7 @@ func newViewFields(views []config.View, log *zap.Logger) *viewFields {
 	for _, view := range views {
 		for _, field := range slices.Concat(view.Fields, view.Drop) {
 			path, err := config.ParsePath(field)
-			kept := func(k config.Path) bool { return slices.Equal(k, path) } // anyway
-			if err == nil && len(view.Resources) > 0 && !slices.ContainsFunc(config.KeptPaths, kept) {
+			if err == nil && len(view.Resources) > 0 && !slices.Contains(config.KeptFields, field) {
 				u := status.UnfoundField{View: view.Name, Field: field, Resources: view.Resources}
 				v.wanted = append(v.wanted, wantedField{UnfoundField: u, path: path})
 			}
@@ -56,7 +54,7 @@ func newViewFields(views []config.View, log *zap.Logger) *viewFields {
 
 // run looks until ctx ends or all fields are found.
 func (v *viewFields) run(ctx context.Context, feeds func() []upstream.FeedStatus) {
-	for wait := firstLook; len(v.wanted) > 0 && client.Sleep(ctx, wait); wait = lookInterval {
+	for len(v.wanted) > 0 && client.Sleep(ctx, lookInterval) {
 		v.look(feeds())
 	}
 }
@@ -74,7 +72,8 @@ func (v *viewFields) look(feeds []upstream.FeedStatus) {
 		for o := range state.Objects("", "") {
 			if at%stride == 0 {
 				filled[resource] = true
-				value := gjson.Parse(unsafe.String(unsafe.SliceData(o.Bytes()), len(o.Bytes()))) // not copied
+				text := unsafe.String(unsafe.SliceData(o.Bytes()), len(o.Bytes())) // not copied
+				value := gjson.Parse(text)
 				v.wanted = slices.DeleteFunc(v.wanted, func(w wantedField) bool {
 					return slices.Contains(w.Resources, resource) && has(value, w.path)
 				})
@@ -85,7 +84,8 @@ func (v *viewFields) look(feeds []upstream.FeedStatus) {
 	var unfound []status.UnfoundField
 	for i := range v.wanted {
 		w := &v.wanted[i]
-		if slices.ContainsFunc(w.Resources, func(resource string) bool { return !filled[resource] }) {
+		empty := func(resource string) bool { return !filled[resource] }
+		if slices.ContainsFunc(w.Resources, empty) {
 			continue
 		}
 		unfound = append(unfound, w.UnfoundField)

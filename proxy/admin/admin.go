@@ -1,8 +1,9 @@
 // Package admin serves operators and probes.
 //
-// Requests on a loopback address are served. For all other requests, the guard decides by the
-// apiserver's reviews (package access). So /metrics, the status and /debug need credentials, and
-// the probes do not. One port speaks TLS for requests with credentials and plain HTTP for probes.
+// Requests on a loopback address come from this machine or pod, for example through a port-forward,
+// and are served. The apiserver reviews all others (package access). So /metrics, the status and
+// /debug need credentials, and the kubelet's probes do not. One port speaks TLS for requests with
+// credentials and plain HTTP for probes.
 //
 // Requests that a web page may have made a browser send are refused. A request with a
 // reviewed bearer token is exempt, because browsers never add a token on their own.
@@ -29,11 +30,10 @@ import (
 // Admin serves /metrics, /livez and /readyz with their single checks, and /status. At / it serves a
 // page that shows the status. These responses contain names of resources, and figures.
 type Admin struct {
+	options  Options
 	state    atomic.Int32
 	mux      *http.ServeMux
-	guard    guard
 	figures  *figures
-	tls      *tls.Config
 	handlers chan struct{} // has an element for each running handler, except those of probes
 }
 
@@ -42,17 +42,13 @@ type Options struct {
 	// Status returns the status, which is served as JSON. It reads the metrics from its argument.
 	Status func(prometheus.Gatherer) (any, error)
 	// Ready are checks of /readyz beside the server's own.
-	Ready []healthz.HealthChecker
-	// Everybody allows requests from any address without authentication.
-	Everybody bool
-	// Open lists the paths that are served without authentication.
-	Open []string
-	// Restricted serves only Open on loopback addresses, too.
-	Restricted bool
-	// TLS is nil for plain HTTP. With TLS, the server accepts both.
-	TLS *tls.Config
+	Ready      []healthz.HealthChecker
+	Everybody  bool        // serves requests from any address without authentication
+	Open       []string    // the paths that are served without authentication
+	Restricted bool        // serves only Open on loopback addresses, too
+	TLS        *tls.Config // nil for plain HTTP; with it, the server accepts both
 	// Access reviews all other requests, except requests on loopback addresses. If it is nil, these
-	// requests are refused.
+	// requests are refused: credentials are accepted only over TLS.
 	Access Access
 }
 
@@ -71,42 +67,42 @@ const (
 // Listener returns a listener for the server, with a bounded number of connections, and with TLS if
 // the options have it. It takes ownership of inner.
 func (a *Admin) Listener(inner net.Listener) net.Listener {
-	if a.tls == nil {
+	if a.options.TLS == nil {
 		return bounded(inner)
 	}
-	return secure(bounded(inner), a.tls)
+	return secure(bounded(inner), a.options.TLS)
 }
 
 // New returns the admin handler. It serves the gathered metrics.
 func New(gathered prometheus.Gatherer, options Options) *Admin {
 	a := &Admin{
-		mux: http.NewServeMux(), figures: newFigures(gathered),
-		guard:    guard{options.Everybody, options.Open, options.Access, options.Restricted},
-		tls:      options.TLS,
+		options:  options,
+		mux:      http.NewServeMux(),
+		figures:  newFigures(gathered),
 		handlers: make(chan struct{}, handlersMost),
 	}
 	a.mux.HandleFunc("GET /metrics", a.figures.serveMetrics)
 	a.mux.HandleFunc("GET /status", a.figures.serveStatus(options.Status))
-	healthz.InstallLivezHandler(gets{a.mux}, healthz.PingHealthz)
+	healthz.InstallLivezHandler(a.mux, healthz.PingHealthz)
 	ready := []healthz.HealthChecker{
 		healthz.PingHealthz,
-		healthz.NamedCheck("startup", func(*http.Request) error { return a.unless(starting, "watchproxy does not listen yet") }),
-		healthz.NamedCheck("shutdown", func(*http.Request) error { return a.unless(draining, "watchproxy is draining") }),
+		a.unless(starting, "startup", "watchproxy does not listen yet"),
+		a.unless(draining, "shutdown", "watchproxy is draining"),
 	}
-	healthz.InstallReadyzHandler(gets{a.mux}, append(ready, options.Ready...)...)
+	healthz.InstallReadyzHandler(a.mux, append(ready, options.Ready...)...)
 	servePage(a.mux)
 	a.serveProfiles()
 	return a
 }
 
-// serveProfiles serves Go's profiles. A named one, such as heap, may need much memory and stop all
-// goroutines, so one is made at a time. The runtime makes one CPU profile and one trace at a time.
+// serveProfiles serves Go's profiles, one at a time of those that have names, such as heap, because
+// they need memory and stop all goroutines. The runtime itself limits CPU profiles and traces.
 func (a *Admin) serveProfiles() {
-	turn := make(chan struct{}, 1)
+	making := make(chan struct{}, 1)
 	named := func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case turn <- struct{}{}:
-			defer func() { <-turn }()
+		case making <- struct{}{}:
+			defer func() { <-making }()
 			pprof.Index(w, r)
 		case <-r.Context().Done():
 		}
@@ -116,12 +112,6 @@ func (a *Admin) serveProfiles() {
 	a.mux.HandleFunc("GET "+profiles+"trace", pprof.Trace)
 }
 
-// gets restricts patterns to GET.
-type gets struct{ *http.ServeMux }
-
-// Handle hides http.ServeMux's method.
-func (m gets) Handle(pattern string, h http.Handler) { m.ServeMux.Handle("GET "+pattern, h) }
-
 // The states of the proxy. Readiness does not depend on whether upstream can be reached: while
 // upstream is lost, other replicas have lost it too, and the caches still answer.
 const (
@@ -130,11 +120,14 @@ const (
 	draining
 )
 
-func (a *Admin) unless(state int32, message string) error {
-	if a.state.Load() == state {
-		return errors.New(message)
-	}
-	return nil
+// unless returns a check that fails in a state.
+func (a *Admin) unless(state int32, name, message string) healthz.HealthChecker {
+	return healthz.NamedCheck(name, func(*http.Request) error {
+		if a.state.Load() == state {
+			return errors.New(message)
+		}
+		return nil
+	})
 }
 
 // Ready makes /readyz succeed, so that new clients are sent to this replica.
@@ -159,7 +152,8 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 			defer func() { <-a.handlers }()
 		default:
 			w.Header().Set("Retry-After", "1")
-			http.Error(w, "503: too many requests are being answered", http.StatusServiceUnavailable)
+			http.Error(w, "503: too many requests are being answered",
+				http.StatusServiceUnavailable)
 			return
 		}
 	}
@@ -167,7 +161,7 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 		// A closed connection has no deadline.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(adminHeaderTimeout))
 	}
-	caller, refused := a.guard.admit(r)
+	caller, refused := a.options.admit(r)
 	if refused != nil {
 		switch refused.status {
 		case http.StatusUnauthorized:
@@ -178,13 +172,11 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%d: %s", refused.status, refused.why), refused.status)
 		return
 	}
-	if caller != nil && caller.Token {
-		a.mux.ServeHTTP(w, r)
-		return
-	}
-	if reason := adminReason(r); reason != "" {
-		http.Error(w, adminRefusals[reason], http.StatusForbidden)
-		return
+	if caller == nil || !caller.Token {
+		if reason := adminReason(r); reason != "" {
+			http.Error(w, adminRefusals[reason], http.StatusForbidden)
+			return
+		}
 	}
 	a.mux.ServeHTTP(w, r)
 }
@@ -197,7 +189,7 @@ func adminReason(r *http.Request) string {
 	h, profile := r.Header, strings.HasPrefix(r.URL.Path, debug)
 	named := !access.LoopbackHost(r.Host) && !access.AddressHost(r.Host)
 	switch {
-	case named && (profile || byLoopback(r) || access.MaybeBrowser(h)):
+	case named && (profile || onLoopback(r) || access.MaybeBrowser(h)):
 		return access.ReasonHost
 	case r.URL.Path == "/" && h.Get("Sec-Fetch-Dest") == "document" && h["Origin"] == nil:
 		return "" // the user followed a link to the status page
@@ -205,16 +197,13 @@ func adminReason(r *http.Request) string {
 	return access.ForeignPage(h, r.TLS != nil, r.Host)
 }
 
-// byLoopback reports whether a request was sent to a loopback address, or may have been.
-func byLoopback(r *http.Request) bool {
-	local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
-	return !ok || local.IP.IsLoopback()
-}
-
 var adminRefusals = map[string]string{
-	access.ReasonHost:   "403: a web page can have led this name here: use localhost or an IP address, or have the proxy in front send one as Host",
-	access.ReasonSite:   "403: a page of another site sent this request, says Sec-Fetch-Site: type the address into the browser",
-	access.ReasonOrigin: "403: a page of another origin sent this request, says Origin: a client other than a browser should leave Origin out",
+	access.ReasonHost: "403: a web page can have led this name here: use localhost or an IP " +
+		"address, or have the proxy in front send one as Host",
+	access.ReasonSite: "403: a page of another site sent this request, " +
+		"says Sec-Fetch-Site: type the address into the browser",
+	access.ReasonOrigin: "403: a page of another origin sent this request, says Origin: a client " +
+		"other than a browser should leave Origin out",
 }
 
 // page holds all files of the status page.
@@ -223,12 +212,14 @@ var adminRefusals = map[string]string{
 var page embed.FS
 
 var pageFiles = map[string]string{
-	"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/charts.js": "charts.js", "/format.js": "format.js", "/history.js": "history.js", "/tables.js": "tables.js",
+	"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/charts.js": "charts.js",
+	"/format.js": "format.js", "/history.js": "history.js", "/tables.js": "tables.js",
 }
 
 // servePage serves the page at the root. It may load only its own files, and nobody may frame it.
 func servePage(mux *http.ServeMux) {
-	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
+	const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; " +
+		"img-src data:; " +
 		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 	for path, file := range pageFiles {
 		if path == "/" {

@@ -28,13 +28,12 @@ func bounded(inner net.Listener) net.Listener {
 	return &boundedListener{Listener: inner}
 }
 
-// Accept implements net.Listener.
 func (l *boundedListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	c := &boundedConn{Conn: conn, among: l, client: access.Network(conn.RemoteAddr().String())}
+	c := &boundedConn{Conn: conn, listener: l, client: access.Network(conn.RemoteAddr().String())}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if oldest := l.add(c); oldest != nil {
 		_ = oldest.Close() // the client may have closed it
@@ -50,19 +49,20 @@ func (l *boundedListener) add(c *boundedConn) (oldest *boundedConn) {
 	if len(l.mu.open) <= connections {
 		return nil
 	}
-	of := map[string]int{}
+	count := map[string]int{}
 	for _, c := range l.mu.open {
-		of[c.client]++
+		count[c.client]++
 	}
-	return slices.MaxFunc(l.mu.open, func(a, b *boundedConn) int { return of[a.client] - of[b.client] })
+	byCount := func(a, b *boundedConn) int { return count[a.client] - count[b.client] }
+	return slices.MaxFunc(l.mu.open, byCount)
 }
 
 type boundedConn struct {
 	net.Conn
-	among  *boundedListener
-	client string          // the client's address
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
+	listener *boundedListener
+	client   string          // the client's address
+	ctx      context.Context // ends with Close
+	cancel   context.CancelFunc
 }
 
 // untilClosed returns a context that ends when a connection of a boundedListener is closed. The
@@ -71,8 +71,8 @@ func untilClosed(ctx context.Context, conn net.Conn) context.Context {
 	if secure, ok := conn.(*tls.Conn); ok {
 		conn = secure.NetConn()
 	}
-	if begun, ok := conn.(*begunConn); ok {
-		conn = begun.Conn
+	if peeked, ok := conn.(*peekedConn); ok {
+		conn = peeked.Conn
 	}
 	if c, ok := conn.(*boundedConn); ok {
 		var cancel context.CancelFunc
@@ -82,12 +82,12 @@ func untilClosed(ctx context.Context, conn net.Conn) context.Context {
 	return ctx
 }
 
-// Close implements net.Conn. The context ends last, so that the handler cannot write an error to a
-// connection that is about to be closed.
+// Close ends the context last, so that the handler writes no error to an open connection.
 func (c *boundedConn) Close() error {
-	c.among.mu.Lock()
-	c.among.mu.open = slices.DeleteFunc(c.among.mu.open, func(o *boundedConn) bool { return o == c })
-	c.among.mu.Unlock()
+	mu := &c.listener.mu
+	mu.Lock()
+	mu.open = slices.DeleteFunc(mu.open, func(o *boundedConn) bool { return o == c })
+	mu.Unlock()
 	defer c.cancel()
 	return c.Conn.Close()
 }

@@ -81,9 +81,9 @@ func TestBoundedClosesTheCrowd(t *testing.T) {
 func TestUntilClosed(t *testing.T) {
 	for name, around := range map[string]func(net.Conn) net.Conn{
 		"plain":        func(c net.Conn) net.Conn { return c },
-		"either, HTTP": func(c net.Conn) net.Conn { return &begunConn{Conn: c} },
+		"either, HTTP": func(c net.Conn) net.Conn { return &peekedConn{Conn: c} },
 		"either, TLS": func(c net.Conn) net.Conn {
-			return tls.Server(&begunConn{Conn: c}, &tls.Config{MinVersion: tls.VersionTLS12})
+			return tls.Server(&peekedConn{Conn: c}, &tls.Config{MinVersion: tls.VersionTLS12})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

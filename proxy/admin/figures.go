@@ -17,25 +17,24 @@ import (
 )
 
 const (
-	// gatherInterval is the shortest time between the begins of two gathers.
+	// gatherInterval is the shortest time from the start of a gather to that of the next.
 	gatherInterval = time.Second
-	// pageTimeout limits the time to read a page. So slow readers hold the pages of eleven gathers
-	// at most. It is Prometheus' usual timeout for a scrape.
+	// pageTimeout limits the time to read a page, so slow readers keep the pages of at most eleven
+	// gathers in memory. It is Prometheus' usual timeout for a scrape.
 	pageTimeout = 10 * time.Second
 	// An Accept longer than acceptMost bytes is not parsed. Prometheus' own has some 300.
 	acceptMost = 1 << 10
 )
 
-// figures makes the pages of /metrics and /status. Anybody may be allowed to ask for them at any
-// rate, and a gather of a large registry takes all processors. So all requests that wait share one
-// gather and its pages, and gathers begin a second apart. A gather serves the requests that came
-// before it began. Only the holder of the turn gathers and renders. A request leaves the wait for
-// the turn when its connection ends.
+// figures makes the pages of /metrics and /status. Clients may request them at any rate, and a
+// gather of a large registry takes all processors. So all waiting requests share one gather and its
+// pages, and gathers begin a second apart. A gather serves the requests that came before it began.
+// One request at a time gathers and renders. The others stop waiting when their connections end.
 type figures struct {
 	from    prometheus.Gatherer
-	turn    chan struct{} // has an element while a request holds the turn
-	last    gathered      // the turn guards it
-	waiting atomic.Int64  // requests that have or want the turn
+	busy    chan struct{} // has an element while a request gathers or renders
+	last    gathered      // busy guards it
+	waiting atomic.Int64  // requests in page
 }
 
 type gathered struct {
@@ -45,38 +44,29 @@ type gathered struct {
 	pages    map[string][]byte // by form; nil before the gather has ended, and once nobody waits
 }
 
-// Gather implements prometheus.Gatherer.
 func (g *gathered) Gather() ([]*dto.MetricFamily, error) { return g.families, g.err }
 
 func newFigures(from prometheus.Gatherer) *figures {
-	return &figures{from: from, turn: make(chan struct{}, 1)}
+	return &figures{from: from, busy: make(chan struct{}, 1)}
 }
 
-// page returns a page of a gather that has begun after the call. form names what render returns.
+// page returns a page of a gather that began after the call. form names what render returns.
 func (f *figures) page(
 	ctx context.Context, form string, render func(*gathered) ([]byte, error),
 ) ([]byte, error) {
 	asked := time.Now()
 	f.waiting.Add(1)
 	select {
-	case f.turn <- struct{}{}:
+	case f.busy <- struct{}{}:
 	case <-ctx.Done():
-		if f.waiting.Add(-1) > 0 {
-			return nil, ctx.Err()
-		}
-		select { // the holder may have left the gather for this request
-		case f.turn <- struct{}{}:
-			f.last = gathered{began: f.last.began}
-			<-f.turn
-		default:
-		}
+		f.waiting.Add(-1)
 		return nil, ctx.Err()
 	}
 	defer func() {
 		if f.waiting.Add(-1) == 0 { // nobody else may use the gather
 			f.last = gathered{began: f.last.began}
 		}
-		<-f.turn
+		<-f.busy
 	}()
 	if f.last.pages == nil || f.last.began.Before(asked) {
 		select {
@@ -118,7 +108,8 @@ func (f *figures) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	format, form := expfmt.NewFormat(expfmt.TypeTextPlain), "text"
 	if accept := r.Header.Get("Accept"); len(accept) <= acceptMost {
 		protobuf := expfmt.NewFormat(expfmt.TypeProtoDelim)
-		if expfmt.NegotiateAccept(r.Header, format, protobuf).FormatType() == expfmt.TypeProtoDelim {
+		wanted := expfmt.NegotiateAccept(r.Header, format, protobuf)
+		if wanted.FormatType() == expfmt.TypeProtoDelim {
 			format, form = protobuf, "protobuf"
 		}
 	}
@@ -157,11 +148,11 @@ func (f *figures) serveStatus(status func(prometheus.Gatherer) (any, error)) htt
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		f.serve(w, r, "status", func(g *gathered) ([]byte, error) {
-			shown, err := status(g)
+			report, err := status(g)
 			if err != nil {
 				return nil, err
 			}
-			page, err := json.MarshalIndent(shown, "", "  ")
+			page, err := json.MarshalIndent(report, "", "  ")
 			return append(page, '\n'), err
 		})
 	}

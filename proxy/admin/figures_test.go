@@ -88,6 +88,9 @@ func flood(t *testing.T, took time.Duration, do func(*flooded)) {
 		t.Error(err)
 	}
 	time.Sleep(2 * took) // a gather has no context
+	if n := f.figures.waiting.Load(); n != 0 {
+		t.Errorf("%d requests count as waiting", n)
+	}
 }
 
 // ask sends a request on a new connection.

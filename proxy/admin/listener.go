@@ -53,7 +53,7 @@ func (l *eitherListener) run() {
 	for {
 		conn, err := l.Listener.Accept()
 		if err == nil {
-			l.running.Go(func() { l.begin(conn) })
+			l.running.Go(func() { l.detect(conn) })
 			continue
 		}
 		if !l.deliver(accepted{err: err}) || errors.Is(err, net.ErrClosed) {
@@ -62,7 +62,7 @@ func (l *eitherListener) run() {
 	}
 }
 
-func (l *eitherListener) begin(conn net.Conn) {
+func (l *eitherListener) detect(conn net.Conn) {
 	stop := context.AfterFunc(l.ctx, func() { _ = conn.Close() })
 	defer stop()
 	first := make([]byte, 1)
@@ -73,12 +73,12 @@ func (l *eitherListener) begin(conn net.Conn) {
 		return
 	}
 	_ = conn.SetReadDeadline(time.Time{})
-	var begun net.Conn = &begunConn{Conn: conn, first: first}
+	var peeked net.Conn = &peekedConn{Conn: conn, first: first}
 	const handshake = 0x16 // type of a TLS record with a ClientHello
 	if first[0] == handshake {
-		begun = tls.Server(begun, l.config)
+		peeked = tls.Server(peeked, l.config)
 	}
-	if !l.deliver(accepted{conn: begun}) {
+	if !l.deliver(accepted{conn: peeked}) {
 		_ = conn.Close()
 	}
 }
@@ -92,7 +92,6 @@ func (l *eitherListener) deliver(a accepted) bool {
 	}
 }
 
-// Accept implements net.Listener.
 func (l *eitherListener) Accept() (net.Conn, error) {
 	select {
 	case a := <-l.found:
@@ -110,14 +109,13 @@ func (l *eitherListener) Close() error {
 	return err
 }
 
-// begunConn is a connection whose first byte has been read.
-type begunConn struct {
+// peekedConn is a connection whose first byte has been read.
+type peekedConn struct {
 	net.Conn
 	first []byte
 }
 
-// Read implements net.Conn.
-func (c *begunConn) Read(p []byte) (int, error) {
+func (c *peekedConn) Read(p []byte) (int, error) {
 	if len(c.first) == 0 || len(p) == 0 {
 		return c.Conn.Read(p)
 	}

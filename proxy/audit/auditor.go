@@ -43,17 +43,15 @@ const (
 )
 
 // deprecation matches the apiserver's warning about a deprecated version.
-var deprecation = regexp.MustCompile(` is deprecated in v[0-9]+\.[0-9]+\+(?:, unavailable in v([0-9]+\.[0-9]+)\+)?`)
+var deprecation = regexp.MustCompile(
+	` is deprecated in v[0-9]+\.[0-9]+\+(?:, unavailable in v([0-9]+\.[0-9]+)\+)?`)
 
 // Auditor writes the events of requests that upstream does not receive.
 type Auditor struct {
-	policy audit.PolicyRuleEvaluator
-	// bodies is true if the policy may want the bodies of responses.
-	bodies bool
-	// strict refuses a request if its events cannot be written.
-	strict bool
-	// stranger is the user of all requests if the proxy does not authenticate. Otherwise it is nil.
-	stranger user.Info
+	policy   audit.PolicyRuleEvaluator
+	bodies   bool      // the policy may want the bodies of responses
+	strict   bool      // a request fails if its events cannot be written
+	stranger user.Info // the user of all requests if the proxy does not authenticate, else nil
 	backend  audit.Backend
 	file     io.Closer
 }
@@ -71,10 +69,13 @@ func New(o Options) (*Auditor, error) {
 	a := &Auditor{
 		policy: policy.NewPolicyRuleEvaluator(rules), strict: o.Strict, file: out,
 		backend: auditlog.NewBackend(out, auditlog.FormatJson, auditv1.SchemeGroupVersion),
-		bodies:  slices.ContainsFunc(rules.Rules, func(r auditapi.PolicyRule) bool { return r.Level == auditapi.LevelRequestResponse }),
+		bodies: slices.ContainsFunc(rules.Rules,
+			func(r auditapi.PolicyRule) bool { return r.Level == auditapi.LevelRequestResponse }),
 	}
 	if o.Unauthenticated {
-		a.stranger = &user.DefaultInfo{Name: user.Anonymous, Groups: []string{user.AllUnauthenticated}}
+		a.stranger = &user.DefaultInfo{
+			Name: user.Anonymous, Groups: []string{user.AllUnauthenticated},
+		}
 	}
 	return a, nil
 }
@@ -95,13 +96,16 @@ func (a *Auditor) WantsBody(req *exchange.Request) bool {
 	if a == nil || !a.bodies {
 		return false
 	}
-	_, attributes := a.read(context.Background(), req)
-	return attributes.GetVerb() != "watch" && a.policy.EvaluatePolicyRule(attributes).Level == auditapi.LevelRequestResponse
+	_, attributes := a.read(req)
+	return attributes.GetVerb() != "watch" &&
+		a.policy.EvaluatePolicyRule(attributes).Level == auditapi.LevelRequestResponse
 }
 
 // Answered writes the events of an answered request that upstream has not seen. If the auditor is
 // strict and they cannot be written, it returns an error response instead.
-func (a *Auditor) Answered(req *exchange.Request, resp *exchange.Response, received time.Time, panicked bool) *exchange.Response {
+func (a *Auditor) Answered(
+	req *exchange.Request, resp *exchange.Response, received time.Time, panicked bool,
+) *exchange.Response {
 	if resp.Source == exchange.FromUpstream && !resp.Unseen {
 		return resp
 	}
@@ -114,8 +118,9 @@ func (a *Auditor) Answered(req *exchange.Request, resp *exchange.Response, recei
 	}
 	audit.ApiserverAuditDroppedCounter.Inc()
 	resp.Abandon()
-	failure := req.Refuse(exchange.Failure(http.StatusInternalServerError, metav1.StatusReasonInternalError,
-		"Internal error occurred: failed to store audit event"))
+	status := exchange.Failure(http.StatusInternalServerError, metav1.StatusReasonInternalError,
+		"Internal error occurred: failed to store audit event")
+	failure := req.Refuse(status)
 	failure.Last = resp.Last
 	return failure
 }
@@ -123,11 +128,10 @@ func (a *Auditor) Answered(req *exchange.Request, resp *exchange.Response, recei
 // event is the event of a request that the policy wants. Its stages are written one after another.
 type event struct {
 	*audit.AuditContext
-	ctx      context.Context //nolint:containedctx // the library keeps the event in it
-	auditor  *Auditor
-	req      *exchange.Request
-	lasts    bool // the apiserver sets no time limit for the request
-	rejected bool // authentication failed
+	ctx     context.Context //nolint:containedctx // the library keeps the event in it
+	auditor *Auditor
+	req     *exchange.Request
+	lasts   bool // the apiserver sets no time limit for the request
 	// late are annotations that the apiserver adds after its response: keys, each before its value.
 	late []string
 }
@@ -137,7 +141,7 @@ func (a *Auditor) event(req *exchange.Request, received time.Time) *event {
 	if a.unknown(req) {
 		req = shortened(req)
 	}
-	sent, attributes := a.read(context.Background(), req)
+	sent, attributes := a.read(req)
 	config := a.policy.EvaluatePolicyRule(attributes)
 	audit.ObservePolicyLevel(sent.Context(), config.Level)
 	if config.Level == auditapi.LevelNone {
@@ -194,10 +198,9 @@ func shortened(req *exchange.Request) *exchange.Request {
 	return &short
 }
 
-// read returns a request in the form that the apiserver audits. The user is the sender, even if the
-// sender impersonates another user.
-func (a *Auditor) read(ctx context.Context, req *exchange.Request) (*http.Request, authorizer.Attributes) {
-	sent := req.AsHTTP(ctx)
+// read returns a request as the apiserver audits it. Its user is the sender, also of impersonation.
+func (a *Auditor) read(req *exchange.Request) (*http.Request, authorizer.Attributes) {
+	sent := req.AsHTTP(context.Background())
 	parsed := sent
 	if a.unknown(req) { // its selectors would be expensive
 		parsed = &http.Request{Method: sent.Method, URL: &url.URL{Path: sent.URL.Path}}
@@ -207,7 +210,7 @@ func (a *Auditor) read(ctx context.Context, req *exchange.Request) (*http.Reques
 	if parsed != sent && info.IsResourceRequest && info.Verb == "list" {
 		addQuery(info, req.Query)
 	}
-	ctx = request.WithRequestInfo(ctx, info)
+	ctx := request.WithRequestInfo(sent.Context(), info)
 	switch {
 	case req.Identity != nil:
 		ctx = request.WithUser(ctx, req.Identity.User)
@@ -236,16 +239,16 @@ func addQuery(info *request.RequestInfo, query string) {
 
 // write writes the stages, the last one of an open watch at its end. It returns false if one fails.
 func (e *event) write(resp *exchange.Response, panicked bool) bool {
-	e.rejected = e.auditor.unknown(e.req) && resp.Status == http.StatusUnauthorized
-	if !e.rejected && !e.ProcessEventStage(e.ctx, auditapi.StageRequestReceived) {
+	rejected := e.auditor.unknown(e.req) && resp.Status == http.StatusUnauthorized
+	if !rejected && !e.ProcessEventStage(e.ctx, auditapi.StageRequestReceived) {
 		return false
 	}
 	e.describe(resp)
-	if (e.lasts || e.rejected) && !e.ProcessEventStage(e.ctx, auditapi.StageResponseStarted) {
+	if (e.lasts || rejected) && !e.ProcessEventStage(e.ctx, auditapi.StageResponseStarted) {
 		return false
 	}
 	switch w, ok := resp.Body.(*watch.Watch); {
-	case e.rejected: // the apiserver writes no further stage
+	case rejected: // the apiserver writes no further stage
 		return true
 	case panicked:
 		return e.ProcessEventStage(e.ctx, auditapi.StagePanic)
@@ -257,7 +260,6 @@ func (e *event) write(resp *exchange.Response, panicked bool) bool {
 	return e.complete()
 }
 
-// WatchEnded implements watch.Auditor.
 func (e *event) WatchEnded() { e.complete() }
 
 func (e *event) complete() bool {
@@ -301,5 +303,6 @@ func (e *event) describe(resp *exchange.Response) {
 	if err != nil {
 		panic("BUG: status: " + err.Error())
 	}
-	e.LogResponseObject(resp.Failure, &runtime.Unknown{Raw: body, ContentType: runtime.ContentTypeJSON})
+	e.LogResponseObject(resp.Failure,
+		&runtime.Unknown{Raw: body, ContentType: runtime.ContentTypeJSON})
 }

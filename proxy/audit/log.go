@@ -14,15 +14,12 @@ import (
 // Options are the settings of an [Auditor]. They have the meanings of the apiserver's flags.
 type Options struct {
 	PolicyFile string
-	// LogPath is the path of the log. "-" is standard output.
-	LogPath string
-	// Strict is true if a request fails without its events.
-	Strict bool
+	LogPath    string // "-" is standard output
+	Strict     bool   // a request fails without its events
 	// MaxAge is how many days rotated files are kept, and MaxBackups how many of them; 0 means no
 	// limit. MaxSize is the size in MiB at which the file is rotated; 0 means never.
 	MaxAge, MaxBackups, MaxSize int
-	// Unauthenticated is true if the proxy does not authenticate clients.
-	Unauthenticated bool
+	Unauthenticated             bool // the proxy does not authenticate clients
 }
 
 // open opens the log's file. Rotated files have the same names as the apiserver's.
@@ -41,7 +38,8 @@ func open(o Options) (io.WriteCloser, error) {
 	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
 		// A full file is renamed, and a new one is created.
 		if err := unix.Access(filepath.Dir(o.LogPath), unix.W_OK|unix.X_OK); err != nil {
-			return nil, errors.Join(fmt.Errorf("%s cannot be rotated; let the user write its directory, or set logMaxSize to 0: %w", o.LogPath, err), file.Close())
+			return nil, errors.Join(fmt.Errorf("%s cannot be rotated; let the user write its "+
+				"directory, or set logMaxSize to 0: %w", o.LogPath, err), file.Close())
 		}
 	}
 	return &lumberjack.Logger{
@@ -52,5 +50,4 @@ func open(o Options) (io.WriteCloser, error) {
 // standardOutput is never closed, because it belongs to the process.
 type standardOutput struct{ io.Writer }
 
-// Close implements io.Closer.
 func (standardOutput) Close() error { return nil }

@@ -24,7 +24,6 @@ type collector struct{}
 // Describe implements prometheus.Collector. The collector has no fixed set of series.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector.
 func (collector) Collect(out chan<- prometheus.Metric) {
 	// After an error, Gather still returns the other families.
 	families, _ := legacyregistry.DefaultGatherer.Gather()
@@ -38,7 +37,8 @@ func (collector) Collect(out chan<- prometheus.Metric) {
 				names, values = append(names, label.GetName()), append(values, label.GetValue())
 			}
 			desc := prometheus.NewDesc(f.GetName(), f.GetHelp(), names, nil)
-			out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, m.GetCounter().GetValue(), values...)
+			out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue,
+				m.GetCounter().GetValue(), values...)
 		}
 	}
 }

@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	// validity is the validity of a serving certificate. The next certificate is made when a third
-	// of this time is left.
+	// validity is that of a serving certificate, which is replaced when a third of it is left.
 	validity = 30 * 24 * time.Hour
 	// skew is the maximum delay of a client's clock.
 	skew = 10 * time.Minute
@@ -37,18 +36,19 @@ func newAuthority() (*authority, error) {
 		return nil, err
 	}
 	now := time.Now()
-	certificate, err := cert.NewSelfSignedCACert(cert.Config{CommonName: fmt.Sprintf("watchproxy-ca@%d", now.Unix()), NotBefore: now.Add(-skew)}, key)
+	name := fmt.Sprintf("watchproxy-ca@%d", now.Unix())
+	config := cert.Config{CommonName: name, NotBefore: now.Add(-skew)}
+	certificate, err := cert.NewSelfSignedCACert(config, key)
 	return &authority{certificate, key}, err
 }
 
-// parseAuthority parses a CA. Clients must be able to verify what it signs: it is self-signed, may
-// sign, and has not expired.
+// parseAuthority parses a CA that clients accept: self-signed, allowed to sign, and not expired.
 func parseAuthority(certificate, key []byte) (*authority, error) {
 	pair, err := tls.X509KeyPair(certificate, key)
 	if err != nil {
 		return nil, err
 	}
-	a := &authority{pair.Leaf, pair.PrivateKey.(crypto.Signer)} // as all keys that X509KeyPair parses
+	a := &authority{pair.Leaf, pair.PrivateKey.(crypto.Signer)} // as X509KeyPair's keys are
 	if err := a.certificate.CheckSignatureFrom(a.certificate); err != nil {
 		return nil, fmt.Errorf("the CA must be signed by itself: %w", err)
 	}

@@ -19,7 +19,7 @@
 //  1. A served certificate verifies against the CA that was last read from the Secret or the file.
 //  2. The CA changes only if somebody empties the Secret, or removes the file before a start. It is
 //     valid for ten years. After that, somebody must do so.
-//  3. If the Secret or the file contains something other than a CA, a CA signed by another CA, or an
-//     expired one, it is not overwritten, because it may belong to somebody.
+//  3. If the Secret or the file contains something other than a CA, a CA signed by another CA, or
+//     an expired one, it is not overwritten, because it may belong to somebody.
 //  4. While the apiserver cannot be reached, the CA in memory continues to sign.
 package issuer

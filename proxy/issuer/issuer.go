@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	typed "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
@@ -25,12 +24,9 @@ const (
 )
 
 const (
-	// interval is the mean time between two checks of the Secret and the ConfigMap by a replica.
+	// interval is the least time between two checks of the Secret and the ConfigMap by a replica.
 	interval = 10 * time.Minute
-	jitter   = 0.5
-	// soon is the time until the next attempt after a failure.
-	soon = time.Minute
-	// limit is the maximum time of an attempt.
+	// limit is the maximum time of a check.
 	limit = 30 * time.Second
 )
 
@@ -48,18 +44,20 @@ type Issuer struct {
 	options    Options
 }
 
-// New reads or makes the CA, publishes it and makes the first serving certificate. config has the
-// proxy's credentials.
+// New reads or makes the CA, publishes it and makes the first serving certificate.
 func New(ctx context.Context, config *rest.Config, o Options, log *zap.Logger) (*Issuer, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("client for generated certificates: %w", err)
 	}
-	return start(ctx, client.CoreV1().Secrets(o.Namespace), client.CoreV1().ConfigMaps(o.Namespace), o, log)
+	return start(ctx, client.CoreV1(), o, log)
 }
 
-func start(ctx context.Context, secrets typed.SecretInterface, configMaps typed.ConfigMapInterface, o Options, log *zap.Logger) (*Issuer, error) {
-	i := &Issuer{served{names: o.DNSNames, addresses: o.IPAddresses, log: log}, secrets, configMaps, o}
+func start(
+	ctx context.Context, c typed.CoreV1Interface, o Options, log *zap.Logger,
+) (*Issuer, error) {
+	i := &Issuer{secrets: c.Secrets(o.Namespace), configMaps: c.ConfigMaps(o.Namespace), options: o}
+	i.names, i.addresses, i.log = o.DNSNames, o.IPAddresses, log
 	if err := i.refresh(ctx); err != nil {
 		return nil, fmt.Errorf("generated certificate, namespace %s: %w", o.Namespace, err)
 	}
@@ -68,19 +66,9 @@ func start(ctx context.Context, secrets typed.SecretInterface, configMaps typed.
 
 // Run renews certificates until ctx ends.
 func (i *Issuer) Run(ctx context.Context, _ int) {
-	i.repeat(ctx, i.attempt, func(failing bool) time.Duration {
-		if failing {
-			return soon
-		}
-		return wait.Jitter(interval, jitter)
-	}, "cannot check the CA of the generated certificate; the last known CA stays in use",
+	i.repeat(ctx, i.refresh, interval,
+		"cannot check the CA of the generated certificate; the last known CA stays in use",
 		"the CA of the generated certificate is checked again")
-}
-
-func (i *Issuer) attempt(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return i.refresh(ctx)
 }
 
 // refresh reads the CA from the Secret and publishes it. If that fails, the last known CA serves.
@@ -101,8 +89,10 @@ func (i *Issuer) shared(ctx context.Context) (a *authority, err error) {
 			return err
 		}
 		if len(secret.Data[certificateKey]) > 0 || len(secret.Data[privateKey]) > 0 {
-			if a, err = parseAuthority(secret.Data[certificateKey], secret.Data[privateKey]); err != nil {
-				return fmt.Errorf("%s and %s are no CA (%w): remove both, and the proxy makes a new one", certificateKey, privateKey, err)
+			a, err = parseAuthority(secret.Data[certificateKey], secret.Data[privateKey])
+			if err != nil {
+				return fmt.Errorf("%s and %s are no CA (%w): remove both, and the proxy makes a "+
+					"new one", certificateKey, privateKey, err)
 			}
 			return nil
 		}
@@ -119,7 +109,7 @@ func (i *Issuer) shared(ctx context.Context) (a *authority, err error) {
 		return err
 	})
 	if err != nil {
-		return nil, explained("secret", i.options.SecretName, err)
+		return nil, explain("secret", i.options.SecretName, err)
 	}
 	return a, nil
 }
@@ -138,10 +128,10 @@ func (i *Issuer) publish(ctx context.Context, a *authority) error {
 		_, err = i.configMaps.Update(ctx, published, metav1.UpdateOptions{})
 		return err
 	})
-	return explained("configmap", i.options.ConfigMapName, err)
+	return explain("configmap", i.options.ConfigMapName, err)
 }
 
-func explained(kind, name string, err error) error {
+func explain(kind, name string, err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -137,7 +137,7 @@ var options = Options{
 }
 
 func (w *world) start(t *testing.T) (*Issuer, error) {
-	return start(t.Context(), secrets{w: w}, configMaps{w: w}, options, zap.NewNop())
+	return start(t.Context(), core{w: w}, options, zap.NewNop())
 }
 
 // runs starts an Issuer, which ends with the test.
@@ -200,6 +200,15 @@ func inBackground(t *testing.T, i interface{ Run(context.Context, int) }) {
 type listener struct{ told int }
 
 func (l *listener) Enqueue() { l.told++ }
+
+type core struct {
+	typed.CoreV1Interface
+	w *world
+}
+
+func (c core) Secrets(string) typed.SecretInterface { return secrets{w: c.w} }
+
+func (c core) ConfigMaps(string) typed.ConfigMapInterface { return configMaps{w: c.w} }
 
 type secrets struct {
 	typed.SecretInterface

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// published is the interval between two looks at the files of the service account. The kubelet
-	// replaces a token when a fifth of its validity is left, which is two minutes or more.
-	published = 5 * time.Second
+	// publishInterval is the least time between two reads of the service account's files. The
+	// kubelet replaces a token when a fifth of its validity is left, which is two minutes or more.
+	publishInterval = 5 * time.Second
 	// authorityFile has the CA's certificate and its private key.
 	authorityFile = "authority.pem"
-	// unfinished is the prefix of the names of files that are being written.
+	// unfinished is the prefix of the name of a file that is being written.
 	unfinished = ".unfinished."
 	// Clients in other containers may have other users.
 	publicFile, publicDirectory   = 0o644, 0o755
@@ -28,7 +28,10 @@ const (
 )
 
 // accountFiles are the files of a service account. All are published, with the proxy's CA added.
-var accountFiles = []string{corev1.ServiceAccountTokenKey, corev1.ServiceAccountNamespaceKey, corev1.ServiceAccountRootCAKey}
+var accountFiles = []string{
+	corev1.ServiceAccountTokenKey, corev1.ServiceAccountNamespaceKey,
+	corev1.ServiceAccountRootCAKey,
+}
 
 // PodOptions are the directories for clients in the proxy's own pod.
 type PodOptions struct {
@@ -52,13 +55,7 @@ type Pod struct {
 
 // NewPod reads or makes the CA, makes the first serving certificate and publishes the files.
 func NewPod(o PodOptions, log *zap.Logger) (*Pod, error) {
-	for _, dir := range []string{o.Authority, o.Directory} { // of a container that was killed
-		left, _ := filepath.Glob(filepath.Join(dir, unfinished+"*"))
-		for _, file := range left {
-			_ = os.Remove(file)
-		}
-	}
-	a, err := kept(filepath.Join(o.Authority, authorityFile))
+	a, err := readAuthority(filepath.Join(o.Authority, authorityFile))
 	if err != nil {
 		return nil, fmt.Errorf("authority: %w", err)
 	}
@@ -68,13 +65,14 @@ func NewPod(o PodOptions, log *zap.Logger) (*Pod, error) {
 
 func (p *Pod) refresh() error { return errors.Join(p.serve(p.authority), p.publish()) }
 
-// kept returns the CA in a file. If there is no file, kept writes it.
-func kept(path string) (*authority, error) {
+// readAuthority returns the CA in a file. If there is no file, it writes a new CA.
+func readAuthority(path string) (*authority, error) {
 	content, err := os.ReadFile(path)
 	if err == nil && len(content) > 0 {
 		a, err := parseAuthority(content, content)
 		if err != nil {
-			return nil, fmt.Errorf("%s is no CA (%w): delete the pod, or the file, and the proxy makes a new one", path, err)
+			return nil, fmt.Errorf("%s is no CA (%w): delete the pod, or the file, "+
+				"and the proxy makes a new one", path, err)
 		}
 		return a, nil
 	}
@@ -113,30 +111,27 @@ func (p *Pod) publish() error {
 }
 
 // replace writes a file, whose readers see either the old content or all of the new.
-func replace(path string, content []byte, mode, directory fs.FileMode) (err error) {
+func replace(path string, content []byte, mode, directory fs.FileMode) error {
 	dir, name := filepath.Split(path)
 	if err := os.MkdirAll(dir, directory); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, unfinished+name+".")
+	temporary := filepath.Join(dir, unfinished+name)
+	_ = os.Remove(temporary) // left by a container that was killed, or by a failure
+	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
 	_, err = f.Write(content)
 	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), path)
+	return os.Rename(temporary, path)
 }
 
 // Run publishes new tokens and renews the certificate until ctx ends.
 func (p *Pod) Run(ctx context.Context, _ int) {
-	p.repeat(ctx, func(context.Context) error { return p.refresh() }, func(bool) time.Duration { return published },
+	p.repeat(ctx, func(context.Context) error { return p.refresh() }, publishInterval,
 		"cannot publish the files for the pod's other containers; their tokens will expire",
 		"the files for the pod's other containers are published again")
 }

@@ -108,7 +108,7 @@ func TestPodFollows(t *testing.T) {
 		made := p.start()
 		inBackground(t, made)
 		p.mount("token", "second")
-		time.Sleep(published + time.Second)
+		time.Sleep(2 * publishInterval)
 		if token := p.published("token"); token != "second" {
 			t.Errorf("the token is %q", token)
 		}
@@ -116,7 +116,7 @@ func TestPodFollows(t *testing.T) {
 		made.mu.Lock()
 		made.mu.serving.renew = time.Now()
 		made.mu.Unlock()
-		time.Sleep(published + time.Second)
+		time.Sleep(2 * publishInterval)
 		if leaf(t, &made.served).Equal(before) {
 			t.Error("the certificate is not renewed")
 		}
@@ -132,12 +132,12 @@ func TestPodWithoutToken(t *testing.T) {
 		if err := os.Remove(filepath.Join(p.Account, "token")); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * published)
+		time.Sleep(10 * publishInterval)
 		if token := p.published("token"); token != "first" {
 			t.Errorf("the token is %q", token)
 		}
 		p.mount("token", "second")
-		time.Sleep(published + time.Second)
+		time.Sleep(2 * publishInterval)
 		if token := p.published("token"); token != "second" {
 			t.Errorf("the token is %q", token)
 		}
@@ -151,10 +151,10 @@ func TestPodWithoutToken(t *testing.T) {
 	}
 }
 
-// A file that a killed proxy has not finished is removed, and an empty one counts as none.
+// A file that a killed proxy has not finished is replaced, and an empty one counts as none.
 func TestPodAfterKill(t *testing.T) {
 	p := newPod(t)
-	left := filepath.Join(p.Directory, unfinished+"token.1")
+	left := filepath.Join(p.Directory, unfinished+"token")
 	for path, content := range map[string]string{left: "a token", filepath.Join(p.Authority, authorityFile): ""} {
 		if err := replace(path, []byte(content), privateFile, privateDirectory); err != nil {
 			t.Fatal(err)

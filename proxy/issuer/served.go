@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
@@ -24,8 +25,6 @@ type served struct {
 	}
 }
 
-var _ dynamiccertificates.CertKeyContentProvider = (*served)(nil)
-
 // Name returns the name of the certificate in the logs of libraries.
 func (s *served) Name() string { return "generated certificate" }
 
@@ -36,7 +35,6 @@ func (s *served) CurrentCertKeyContent() (certificate, key []byte) {
 	return s.mu.serving.certificate, s.mu.serving.key
 }
 
-// AddListener adds a listener for new serving certificates.
 func (s *served) AddListener(l dynamiccertificates.Listener) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +50,8 @@ func (s *served) serve(a *authority) error {
 	if a == nil {
 		a = known
 	}
-	if a == nil || known != nil && a.certificate.Equal(known.certificate) && !serving.isDue(time.Now()) {
+	if a == nil || known != nil && a.certificate.Equal(known.certificate) &&
+		!serving.isDue(time.Now()) {
 		return nil
 	}
 	serving, err := a.issue(s.names, s.addresses)
@@ -63,7 +62,8 @@ func (s *served) serve(a *authority) error {
 	s.mu.authority, s.mu.serving = a, serving
 	listeners := slices.Clone(s.mu.listeners)
 	s.mu.Unlock()
-	s.log.Info("new serving certificate", zap.String("ca", a.certificate.Subject.CommonName), zap.Time("caExpires", a.certificate.NotAfter),
+	s.log.Info("new serving certificate", zap.String("ca", a.certificate.Subject.CommonName),
+		zap.Time("caExpires", a.certificate.NotAfter),
 		zap.Strings("dnsNames", s.names), zap.Time("nextRenewal", serving.renew))
 	for _, l := range listeners {
 		l.Enqueue()
@@ -71,17 +71,22 @@ func (s *served) serve(a *authority) error {
 	return nil
 }
 
-// repeat calls refresh after each pause until ctx ends. It logs the first failure and recovery.
+// repeat calls refresh until ctx ends, and logs the first failure and the recovery. An interval is
+// between least and half as much again.
 func (s *served) repeat(
-	ctx context.Context, refresh func(context.Context) error, pause func(failing bool) time.Duration, fails, works string,
+	ctx context.Context, refresh func(context.Context) error, least time.Duration,
+	fails, works string,
 ) {
+	const jitter = 0.5
 	for failing := false; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pause(failing)):
+		case <-time.After(wait.Jitter(least, jitter)):
 		}
-		err := refresh(ctx)
+		attempt, cancel := context.WithTimeout(ctx, limit)
+		err := refresh(attempt)
+		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return

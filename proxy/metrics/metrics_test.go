@@ -102,7 +102,7 @@ func TestDurations(t *testing.T) {
 			for _, l := range series.GetLabel() {
 				labels[l.GetName()] = l.GetValue()
 			}
-			key := labels["resource"] + " " + labels["scope"]
+			key := labels["version"] + " " + labels["resource"] + " " + labels["scope"]
 			switch f.GetName() {
 			case "watchproxy_request_duration_seconds":
 				h := series.GetHistogram()
@@ -115,7 +115,7 @@ func TestDurations(t *testing.T) {
 			}
 		}
 	}
-	want := map[string]float64{"pods namespace": 3, "pods/log resource": 0.002, "bytes of pods ": 1234, "bytes of pods/log ": 99}
+	want := map[string]float64{"v1 pods namespace": 3, "v1 pods/log resource": 0.002, "bytes of v1 pods ": 1234, "bytes of v1 pods/log ": 99}
 	if !maps.Equal(sums, want) {
 		t.Errorf("%v, want %v", sums, want)
 	}
@@ -156,6 +156,10 @@ watchproxy_watches{group="",resource="pods",version="v1"} 1
 	}
 	if n := testutil.ToFloat64(m.watches.ends.WithLabelValues("", "v1", "pods", "timeout")); n != 1 {
 		t.Errorf("%v watches have timed out", n)
+	}
+	lags, err := testutil.GatherAndCount(registry, "watchproxy_watch_delivery_lag_seconds")
+	if err != nil || lags != 2 {
+		t.Errorf("%d series of lags, want those of prompt and of slow clients: %v", lags, err)
 	}
 	post.Dec()
 	open.Ended("client")

@@ -32,14 +32,12 @@ func metricLabels(rt exchange.Route, resp *exchange.Response) [3]string {
 const (
 	// labelsMost limits the total length of a resource's labels, in bytes. Real names are shorter.
 	labelsMost = 512
-	// namesMost limits the kinds of requests whose resources have labels. Each kind has a
-	// histogram, which adds 6 KB to a scrape.
+	// namesMost limits the kinds of requests. Each has a histogram, which adds 6 KB to a scrape.
 	namesMost = 4096
 )
 
-// names are the kinds of requests whose resources have labels. Their number is limited, because an
-// aggregated API, such as external metrics, may answer for any name, with any verb. All further
-// resources share one label.
+// names are the kinds of requests whose resources have labels. An aggregated API, such as external
+// metrics, may answer for any name, with any verb. So all resources beyond namesMost share a label.
 type names struct {
 	mu struct {
 		sync.RWMutex
@@ -66,9 +64,6 @@ func (n *names) admit(gvr [3]string, rt exchange.Route, source exchange.Source) 
 	defer n.mu.Unlock()
 	if len(n.mu.seen) >= namesMost {
 		return [3]string{}
-	}
-	if n.mu.seen == nil {
-		n.mu.seen = map[kind]*[3]string{}
 	}
 	of.gvr = [3]string{strings.Clone(gvr[0]), strings.Clone(gvr[1]), strings.Clone(gvr[2])}
 	n.mu.seen[of] = &of.gvr

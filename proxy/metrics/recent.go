@@ -60,14 +60,16 @@ func (r *recent) all(now time.Time) []Forwarded {
 		}
 	}
 	r.mu.Unlock()
-	shown := make([]Forwarded, 0, len(sums))
+	all := make([]Forwarded, 0, len(sums))
 	for kind, n := range sums {
 		kind.Count = n
-		shown = append(shown, kind)
+		all = append(all, kind)
 	}
-	slices.SortFunc(shown, func(a, b Forwarded) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Group, b.Group),
-			cmp.Compare(a.Version, b.Version), cmp.Compare(a.Verb, b.Verb), cmp.Compare(a.Reason, b.Reason))
+	slices.SortFunc(all, func(a, b Forwarded) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count),
+			cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Group, b.Group),
+			cmp.Compare(a.Version, b.Version), cmp.Compare(a.Verb, b.Verb),
+			cmp.Compare(a.Reason, b.Reason))
 	})
-	return shown
+	return all
 }

@@ -33,25 +33,38 @@ func (m *Metrics) Request(rt exchange.Route, resp *exchange.Response, took time.
 	if resp.MetricStatus != 0 {
 		code = resp.MetricStatus
 	}
-	m.requests.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], exchange.CodeLabel(code), string(resp.Source)).Inc()
+	label, source := exchange.CodeLabel(code), string(resp.Source)
+	m.requests.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], label, source).Inc()
 	if resp.Long() {
-		m.seconds.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], scope(rt, gvr), string(resp.Source)).Observe(took.Seconds())
+		m.observe(rt, gvr, resp.Source, took)
 	}
 	if resp.Source == exchange.FromUpstream {
 		m.forwards.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], resp.Why).Inc()
-		m.recent.add(Forwarded{Verb: rt.Verb, Group: gvr[0], Version: gvr[1], Resource: gvr[2], Reason: resp.Why}, time.Now())
+		kind := Forwarded{
+			Verb: rt.Verb, Group: gvr[0], Version: gvr[1], Resource: gvr[2], Reason: resp.Why,
+		}
+		m.recent.add(kind, time.Now())
 	}
 }
 
 // Written counts a request whose response was written, completely or not.
-func (m *Metrics) Written(rt exchange.Route, resp *exchange.Response, took time.Duration, bytes int64) {
+func (m *Metrics) Written(rt exchange.Route, resp *exchange.Response, took time.Duration, n int64) {
 	gvr := m.known.admit(metricLabels(rt, resp), rt, resp.Source)
 	if !resp.Long() {
-		m.seconds.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], scope(rt, gvr), string(resp.Source)).Observe(took.Seconds())
+		m.observe(rt, gvr, resp.Source, took)
 	}
 	if _, stream := resp.Body.(exchange.Stream); !stream {
-		m.bytes.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], string(resp.Source)).Add(float64(bytes))
+		counter := m.bytes.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], string(resp.Source))
+		counter.Add(float64(n))
 	}
+}
+
+func (m *Metrics) observe(
+	rt exchange.Route, gvr [3]string, source exchange.Source, took time.Duration,
+) {
+	in := scope(rt, gvr)
+	seconds := m.seconds.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], in, string(source))
+	seconds.Observe(took.Seconds())
 }
 
 // scope returns the scope of a request, as in kube-apiserver's metrics: resource (one object),

@@ -9,8 +9,7 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// watches are the metrics of watches from the cache. Package watch counts the lags of deliveries.
-// Each scrape reads these counts.
+// watches are the metrics of watches from the cache.
 type watches struct {
 	open *prometheus.GaugeVec
 	ends *prometheus.CounterVec
@@ -27,20 +26,24 @@ func newWatches(bytes *prometheus.CounterVec) watches {
 		}, resource),
 		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_watch_ends_total",
-			Help: "Ends of watches from the cache, by resource and reason: timeout (the client's or the usual lifetime), client (it left), stalled (it left bytes unread), " +
-				"drain, revoked (access was lost), regranted (the client may read other namespaces now), left-behind (the event log has dropped events that it needs), restarted (the cache ended or began anew), " +
-				"gap (a relist skipped changes that it cannot show), expired (it began with an ERROR), unwritable (an event has no such form, or no room), panic.",
+			Help: "Ends of watches from the cache, by resource and reason: timeout (the client's " +
+				"or the usual lifetime), client (it left), stalled (it left bytes unread), " +
+				"drain, revoked (access was lost), regranted (the client may read other " +
+				"namespaces now), left-behind (the event log has dropped events that it needs), " +
+				"restarted (the cache ended or began anew), gap (a relist skipped changes that " +
+				"it cannot show), expired (it began with an ERROR), unwritable (an event has no " +
+				"such form, or no room), panic.",
 		}, append(resource, "reason")),
 		lags: &lags{
 			lag: prometheus.NewDesc("watchproxy_watch_delivery_lag_seconds",
-				"Seconds from the arrival of an event from upstream until it was written to the connection of a watch that was open, by resource and client "+
-					"(prompt, slow: it waited because the client had not read earlier bytes).", append(resource, "client"), nil),
+				"Seconds from the arrival of an event from upstream until it was written to the "+
+					"connection of a watch that was open, by resource and client "+
+					"(prompt, slow: it waited because the client had not read earlier bytes).",
+				append(resource, "client"), nil),
 			bytes: bytes,
 		},
 	}
 }
-
-func (w *watches) register(r prometheus.Registerer) { r.MustRegister(w.open, w.ends, w.lags) }
 
 // OpenWatch is a watch that is counted as open.
 type OpenWatch struct {
@@ -50,7 +53,8 @@ type OpenWatch struct {
 
 // WatchOpened counts an open watch until it has ended.
 func (m *Metrics) WatchOpened(rt exchange.Route) OpenWatch {
-	gvr := m.known.admit([3]string{rt.GVR.Group, rt.GVR.Version, rt.GVR.Resource}, rt, exchange.FromCache)
+	gvr := [3]string{rt.GVR.Group, rt.GVR.Version, rt.GVR.Resource}
+	gvr = m.known.admit(gvr, rt, exchange.FromCache)
 	m.watches.open.WithLabelValues(gvr[:]...).Inc()
 	return OpenWatch{m, gvr}
 }
@@ -63,7 +67,8 @@ func (w OpenWatch) Ended(reason string) {
 
 // Lag returns the counts of a resource's delivery lags.
 func (m *Metrics) Lag(rt exchange.Route) *watch.Lag {
-	gvr := m.known.admit([3]string{rt.GVR.Group, rt.GVR.Version, rt.GVR.Resource}, rt, exchange.FromCache)
+	gvr := [3]string{rt.GVR.Group, rt.GVR.Version, rt.GVR.Resource}
+	gvr = m.known.admit(gvr, rt, exchange.FromCache)
 	return m.watches.lags.of(gvr)
 }
 
@@ -80,9 +85,6 @@ type lags struct {
 func (l *lags) of(gvr [3]string) *watch.Lag {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mu.of == nil {
-		l.mu.of = map[[3]string]*watch.Lag{}
-	}
 	lag := l.mu.of[gvr]
 	if lag == nil {
 		lag = new(watch.Lag)
@@ -91,22 +93,24 @@ func (l *lags) of(gvr [3]string) *watch.Lag {
 	return lag
 }
 
-// Describe implements prometheus.Collector.
 func (l *lags) Describe(ch chan<- *prometheus.Desc) {
 	ch <- l.lag
 	l.bytes.Describe(ch)
 }
 
-// Collect implements prometheus.Collector.
 func (l *lags) Collect(ch chan<- prometheus.Metric) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for gvr, lag := range l.mu.of {
-		for client, counts := range map[string]*watch.LagCounts{"prompt": &lag.Prompt, "slow": &lag.Slow} {
+		clients := map[string]*watch.LagCounts{"prompt": &lag.Prompt, "slow": &lag.Slow}
+		for client, counts := range clients {
 			count, seconds, within := counts.Totals()
-			ch <- prometheus.MustNewConstHistogram(l.lag, count, seconds, within, gvr[0], gvr[1], gvr[2], client)
+			labels := append(gvr[:], client)
+			ch <- prometheus.MustNewConstHistogram(l.lag, count, seconds, within, labels...)
 		}
-		l.bytes.WithLabelValues("watch", gvr[0], gvr[1], gvr[2], string(exchange.FromCache)).Add(float64(lag.Bytes.Swap(0)))
+		bytes := l.bytes.WithLabelValues("watch", gvr[0], gvr[1], gvr[2],
+			string(exchange.FromCache))
+		bytes.Add(float64(lag.Bytes.Swap(0)))
 	}
 	l.bytes.Collect(ch)
 }

@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// lostFor is how long a healthy feed may have lost upstream. Broken streams resume within seconds.
-const lostFor = 10 * time.Second
-
-// silentFor is how long upstream may leave checks unanswered. A single server is checked every ten
-// seconds.
-const silentFor = 20 * time.Second
+const (
+	// lostFor is how long a healthy feed may lose upstream. Broken streams resume within seconds.
+	lostFor = 10 * time.Second
+	// silentFor is how long checks, which a single server gets every 10 s, may fail.
+	silentFor = 20 * time.Second
+)
 
 // report prints the reasons why a proxy is not healthy and returns ErrUnhealthy, or prints healthy.
 func report(ctx context.Context, base string, s *Status, stdout, stderr io.Writer) error {
@@ -37,8 +37,6 @@ func report(ctx context.Context, base string, s *Status, stdout, stderr io.Write
 // readiness returns the reasons why a proxy is not ready. The proxy's response contains the failed
 // checks. Each check has its own path, whose response contains the reason.
 func readiness(ctx context.Context, base string) (reasons []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	resp, text, err := get(ctx, base, "/readyz")
 	if err != nil || resp.StatusCode == http.StatusOK {
 		return nil, err
@@ -54,7 +52,8 @@ func readiness(ctx context.Context, base string) (reasons []string, err error) {
 		case err != nil:
 			return nil, err
 		case resp.StatusCode != http.StatusOK: // else it has just become ready
-			reasons = append(reasons, "not ready: "+strings.TrimSpace(strings.TrimPrefix(string(why), "internal server error: ")))
+			reason := strings.TrimPrefix(string(why), "internal server error: ")
+			reasons = append(reasons, "not ready: "+strings.TrimSpace(reason))
 		}
 	}
 	if len(reasons) == 0 {
@@ -66,15 +65,19 @@ func readiness(ctx context.Context, base string) (reasons []string, err error) {
 // unhealthy returns the problems of a proxy that serves.
 func (s *Status) unhealthy() (reasons []string) {
 	if s.ConfigRefused {
-		reasons = append(reasons, "the configuration file is refused, and the previous configuration is in effect: see the log")
+		reasons = append(reasons, "the configuration file is refused, "+
+			"and the previous configuration is in effect: see the log")
 	}
 	for _, f := range s.Feeds {
 		if f.LostSeconds > lostFor.Seconds() {
-			reasons = append(reasons, fmt.Sprintf("%s (%s): upstream is lost since %s: check %s and the proxy's log", f.name(), f.Encoding, age(f.LostSeconds), s.Upstream))
+			const lost = "%s (%s): upstream is lost since %s: check %s and the proxy's log"
+			since := age(f.LostSeconds)
+			reasons = append(reasons, fmt.Sprintf(lost, f.name(), f.Encoding, since, s.Upstream))
 		}
 	}
 	if s.UpstreamSilentSeconds > silentFor.Seconds() {
-		reasons = append(reasons, fmt.Sprintf("upstream answers no checks since %s: check %s and the proxy's log", age(s.UpstreamSilentSeconds), s.Upstream))
+		const silent = "upstream answers no checks since %s: check %s and the proxy's log"
+		reasons = append(reasons, fmt.Sprintf(silent, age(s.UpstreamSilentSeconds), s.Upstream))
 	}
 	return reasons
 }

@@ -11,48 +11,46 @@ import (
 	"os"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 )
 
 const (
-	// patience is how long a client tries.
-	patience = time.Minute
-	// pause is the time between two attempts.
-	pause = time.Second
+	// clientTimeout is how long a client tries.
+	clientTimeout = time.Minute
+	// clientInterval is the time between two attempts.
+	clientInterval = time.Second
 )
 
 // client gets a URL from a proxy as its clients do. `helm test` runs it.
 type client struct{ url, authority, serverName, tokenFile string }
 
 func (c *client) run(ctx context.Context, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	var last error
-	for {
+	attempt := func(ctx context.Context) (done bool, _ error) {
 		again, err := c.attempt(ctx)
-		if err == nil {
-			_, err = fmt.Fprintln(out, "healthy")
-			return err
-		}
-		if last == nil || ctx.Err() == nil { // a timeout is not the reason
+		if err == nil || last == nil || ctx.Err() == nil { // a timeout is not the reason
 			last = err
 		}
-		if !again {
-			return fmt.Errorf("get %s: %w", c.url, last)
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return fmt.Errorf("get %s: no success: %w", c.url, last)
-		}
+		return err == nil || !again, nil
 	}
+	err := wait.PollUntilContextTimeout(ctx, clientInterval, clientTimeout, true, attempt)
+	switch {
+	case err != nil:
+		return fmt.Errorf("get %s: no success: %w", c.url, last)
+	case last != nil:
+		return fmt.Errorf("get %s: %w", c.url, last)
+	}
+	_, err = fmt.Fprintln(out, "healthy")
+	return err
 }
 
 // attempt gets the URL. If that fails, it reports whether another attempt may succeed.
 func (c *client) attempt(ctx context.Context) (again bool, err error) {
-	config := &rest.Config{BearerTokenFile: c.tokenFile, TLSClientConfig: rest.TLSClientConfig{ServerName: c.serverName}}
+	config := &rest.Config{BearerTokenFile: c.tokenFile}
+	config.ServerName = c.serverName
 	if c.authority != "" {
-		config.CAData, err = os.ReadFile(c.authority) // for each attempt, because the proxy publishes it when it starts
+		config.CAData, err = os.ReadFile(c.authority) // each time: a proxy that starts writes it
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return false, fmt.Errorf("--certificate-authority: %w", err)
 		}
@@ -78,5 +76,6 @@ func (c *client) attempt(ctx context.Context) (again bool, err error) {
 	default:
 		again = true
 	}
-	return again, fmt.Errorf("%s: %s", resp.Status, bytes.TrimSpace(body[:min(len(body), maxReason)]))
+	return again, fmt.Errorf("%s: %s", resp.Status,
+		bytes.TrimSpace(body[:min(len(body), maxReason)]))
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -58,7 +57,9 @@ a proxy may be about to start, except if the proxy refuses the client.`,
   watchproxy status -o json`,
 		Args: cobra.NoArgs,
 		// An error before RunE is one of the command line.
-		PreRunE: func(cmd *cobra.Command, _ []string) error { return f.validate(cmd.Flags().Changed) },
+		PreRunE: func(cmd *cobra.Command, _ []string) error {
+			return f.validate(cmd.Flags().Changed)
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.client.url != "" {
 				return f.client.run(cmd.Context(), cmd.OutOrStdout())
@@ -78,12 +79,19 @@ a proxy may be about to start, except if the proxy refuses the client.`,
 		},
 	}
 	set := cmd.Flags()
-	set.StringVar(&f.admin, "admin", "http://"+config.Default().AdminListen, "`URL` of the proxy's admin address")
-	set.BoolVar(&f.check, "check", false, "only tell whether the proxy is healthy, by the exit code")
-	set.StringVar(&f.client.url, "as-client", "", "`URL` that --check gets from the proxy, as in https://host/api/v1/pods?limit=1")
-	set.StringVar(&f.client.authority, "certificate-authority", "", "PEM `FILE` with the CA of the proxy's certificate, for --as-client (default: the system's CAs, also if there is no such file)")
-	set.StringVar(&f.client.serverName, "tls-server-name", "", "`NAME` in the proxy's certificate, for --as-client (default: the URL's)")
-	set.StringVar(&f.client.tokenFile, "token-file", "", "`FILE` with the client's bearer token, for --as-client")
+	set.StringVar(&f.admin, "admin", "http://"+config.Default().AdminListen,
+		"`URL` of the proxy's admin address")
+	set.BoolVar(&f.check, "check", false,
+		"only tell whether the proxy is healthy, by the exit code")
+	set.StringVar(&f.client.url, "as-client", "",
+		"`URL` that --check gets from the proxy, as in https://host/api/v1/pods?limit=1")
+	set.StringVar(&f.client.authority, "certificate-authority", "",
+		"PEM `FILE` with the CA of the proxy's certificate, for --as-client (default: the "+
+			"system's CAs, also if there is no such file)")
+	set.StringVar(&f.client.serverName, "tls-server-name", "",
+		"`NAME` in the proxy's certificate, for --as-client (default: the URL's)")
+	set.StringVar(&f.client.tokenFile, "token-file", "",
+		"`FILE` with the client's bearer token, for --as-client")
 	set.StringVarP(&f.output, "output", "o", "", "`FORMAT`: json (default: a table)")
 	cmd.MarkFlagsMutuallyExclusive("as-client", "admin")
 	cmd.MarkFlagsMutuallyExclusive("as-client", "output")
@@ -91,7 +99,7 @@ a proxy may be about to start, except if the proxy refuses the client.`,
 	return cmd
 }
 
-func (f *flags) validate(given func(flag string) bool) (err error) {
+func (f *flags) validate(given func(flag string) bool) error {
 	for _, flag := range []string{"certificate-authority", "tls-server-name", "token-file"} {
 		if given(flag) && !given("as-client") {
 			return fmt.Errorf("--%s needs --as-client", flag)
@@ -106,24 +114,22 @@ func (f *flags) validate(given func(flag string) bool) (err error) {
 	if f.output != "" && f.output != "json" {
 		return fmt.Errorf("--output %q: must be json, or not given", f.output)
 	}
-	f.base, err = adminURL(f.admin)
-	return err
-}
-
-func adminURL(admin string) (string, error) {
-	text := admin
-	if !strings.Contains(text, "://") {
-		text = "http://" + text
+	f.base = strings.TrimSuffix(f.admin, "/")
+	if !strings.Contains(f.base, "://") {
+		f.base = "http://" + f.base
 	}
-	u, err := url.Parse(text)
+	u, err := url.Parse(f.base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return "", fmt.Errorf("--admin %q: must be the URL of a proxy's admin address, as in http://127.0.0.1:8002", admin)
+		return fmt.Errorf("--admin %q: must be the URL of a proxy's admin address, "+
+			"as in http://127.0.0.1:8002", f.admin)
 	}
-	return strings.TrimSuffix(u.String(), "/"), nil
+	return nil
 }
 
 // get requests a path of the admin address. Errors say what to check.
 func get(ctx context.Context, base, path string) (resp *http.Response, body []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, http.NoBody)
 	if err != nil {
 		return nil, nil, err
@@ -138,28 +144,29 @@ func get(ctx context.Context, base, path string) (resp *http.Response, body []by
 		body, err = io.ReadAll(io.LimitReader(resp.Body, limit))
 	}
 	if err != nil {
-		var why net.Error
-		if errors.As(err, &why) && why.Timeout() {
+		if errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("no answer within %s", timeout)
 		}
-		return nil, nil, fmt.Errorf("admin address %s cannot be reached: %w; check that the proxy runs, and that --admin names its adminListen, which it prints at start (in a cluster: kubectl port-forward)", base, err)
+		return nil, nil, fmt.Errorf("admin address %s cannot be reached: %w; "+
+			"check that the proxy runs, and that --admin names its adminListen, "+
+			"which it prints at start (in a cluster: kubectl port-forward)", base, err)
 	}
 	return resp, body, nil
 }
 
 func fetch(ctx context.Context, base string) (text []byte, s *Status, err error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	resp, text, err := get(ctx, base, "/status")
 	if err != nil {
 		return nil, nil, err
 	}
 	if resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden {
-		return nil, nil, fmt.Errorf("%s refuses to show its status: %s; ask on a loopback address (in a cluster: kubectl port-forward)", base, bytes.TrimSpace(text))
+		return nil, nil, fmt.Errorf("%s refuses to show its status: %s; ask on a loopback address "+
+			"(in a cluster: kubectl port-forward)", base, bytes.TrimSpace(text))
 	}
 	err = json.Unmarshal(text, &s)
 	if resp.StatusCode != http.StatusOK || err != nil || s == nil || s.Upstream == "" {
-		return nil, nil, fmt.Errorf("%s answers %s, but not as the admin address of a proxy; check that --admin names adminListen and not listen", base, resp.Status)
+		return nil, nil, fmt.Errorf("%s answers %s, but not as the admin address of a proxy; "+
+			"check that --admin names adminListen and not listen", base, resp.Status)
 	}
 	return text, s, nil
 }

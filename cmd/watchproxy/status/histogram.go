@@ -10,7 +10,7 @@ import (
 type histogram struct {
 	Count   uint64   `json:"count"`
 	Seconds float64  `json:"seconds"` // sum of all durations
-	Buckets []bucket `json:"buckets"` // in the order of their bounds; longer durations are only in Count
+	Buckets []bucket `json:"buckets"` // sorted; longer durations are only in Count
 }
 
 type bucket struct {

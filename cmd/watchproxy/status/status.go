@@ -29,11 +29,9 @@ type Status struct {
 	Watches       int        `json:"watches"` // open watches from the cache
 	// UnfoundFields lists the fields of views that no object has, in a sample of each cache.
 	UnfoundFields []UnfoundField `json:"unfoundFields,omitempty"`
-	// UpstreamSilentSeconds is the time since an upstream server last answered a check. It is 0
-	// while a server is usable.
+	// UpstreamSilentSeconds is the time since the last answer to a check. A usable server means 0.
 	UpstreamSilentSeconds float64 `json:"upstreamSilentSeconds"`
-	// ConfigRefused is true if the configuration file has changed and was refused. The proxy then
-	// uses the previous configuration.
+	// ConfigRefused is true if the proxy has refused the changed file and uses the previous one.
 	ConfigRefused bool         `json:"configRefused"`
 	Feeds         []feedStatus `json:"feeds"`
 	// Forwarded lists what upstream answered in the last five minutes and why, most frequent first.
@@ -85,7 +83,7 @@ type latency struct {
 type toUpstream struct {
 	Forwarded int64 `json:"forwarded"` // of clients, without Shared
 	Feeds     int64 `json:"feeds"`     // lists, watches, probes: the cost of caching
-	Reviews   int64 `json:"reviews"`   // of tokens and access: the cost of authentication and authorization
+	Reviews   int64 `json:"reviews"`   // of tokens and access: the cost of access control
 	Total     int64 `json:"total"`     // sum of these three
 	// Saved is the number of requests that upstream would have got without the proxy, minus Total.
 	// It is negative while feeds and reviews outnumber the cached and shared responses.
@@ -107,7 +105,7 @@ type feedStatus struct {
 	LostSeconds     float64 `json:"lostSeconds"`
 	ResourceVersion uint64  `json:"resourceVersion"`
 	OldestVersion   uint64  `json:"oldestResourceVersion"`
-	LastSignSeconds float64 `json:"lastSignSeconds"` // since upstream's last event, bookmark or response
+	LastSignSeconds float64 `json:"lastSignSeconds"` // since upstream's last event or response
 	Objects         int     `json:"objects"`
 	ObjectBytes     int64   `json:"objectBytes"`
 	LogEvents       int     `json:"logEvents"`
@@ -117,24 +115,18 @@ type feedStatus struct {
 	Delivered       uint64  `json:"eventsDelivered"`
 }
 
-// About is what a proxy knows about itself: version, URL of upstream, start of service.
-type About struct {
-	Version, Upstream string
-	Began             time.Time
-}
-
-// Of returns the report of a proxy.
-func Of(a About, feeds []upstream.FeedStatus, forwarded []metrics.Forwarded, figures prometheus.Gatherer) (*Status, error) {
-	s := &Status{
-		Version: a.Version, Upstream: a.Upstream,
-		UptimeSeconds: time.Since(a.Began).Seconds(), Feeds: []feedStatus{}, Forwarded: forwarded,
-	}
+// Of returns the report of a proxy, without Version, Upstream, UptimeSeconds and UnfoundFields.
+func Of(
+	feeds []upstream.FeedStatus, forwarded []metrics.Forwarded, figures prometheus.Gatherer,
+) (*Status, error) {
+	s := &Status{Feeds: []feedStatus{}, Forwarded: forwarded}
 	for _, f := range feeds {
 		s.Watches += f.Cursors
 		s.Memory.Objects += f.Bytes
 		s.Memory.Log += f.LogBytes
 		s.Feeds = append(s.Feeds, feedStatus{
-			Group: f.GVR.Group, Version: f.GVR.Version, Resource: f.GVR.Resource, Encoding: f.Encoding.String(), Scope: f.Scope.String(),
+			Group: f.GVR.Group, Version: f.GVR.Version, Resource: f.GVR.Resource,
+			Encoding: f.Encoding.String(), Scope: f.Scope.String(),
 			Synced: f.Ready, Failing: f.Lost > 0, LostSeconds: f.Lost.Seconds(),
 			ResourceVersion: f.ResourceVersion, OldestVersion: f.Since,
 			LastSignSeconds: time.Since(f.LastSign).Seconds(),
@@ -155,13 +147,14 @@ func Of(a About, feeds []upstream.FeedStatus, forwarded []metrics.Forwarded, fig
 	s.UpstreamSilentSeconds = silent(m)
 	s.ConfigRefused = m.sum("watchproxy_config_refused") > 0
 	s.count(m)
+	prompt := func(l labels) bool { return l["client"] != "slow" }
 	from := func(source string) func(labels) bool {
 		return func(l labels) bool { return l["source"] == source && l["verb"] != "watch" }
 	}
 	s.Latency = latency{
 		Cache:     m.histogram("watchproxy_request_duration_seconds", from("cache")),
 		Forwarded: m.histogram("watchproxy_request_duration_seconds", from("upstream")),
-		Delivery:  m.histogram("watchproxy_watch_delivery_lag_seconds", func(l labels) bool { return l["client"] != "slow" }),
+		Delivery:  m.histogram("watchproxy_watch_delivery_lag_seconds", prompt),
 	}
 	return s, nil
 }
@@ -203,7 +196,8 @@ func (s *Status) count(m families) {
 		}
 	}
 	r, u := &s.Requests, &s.ToUpstream
-	r.Cache, r.Forwarded, r.Refused = int64(sources["cache"]), int64(sources["upstream"]), int64(sources["proxy"])
+	r.Cache, r.Forwarded = int64(sources["cache"]), int64(sources["upstream"])
+	r.Refused = int64(sources["proxy"])
 	r.Shared = int64(m.sum("watchproxy_forwards_shared_total"))
 	if reads := hits + misses; reads > 0 {
 		ratio := hits / reads
@@ -211,7 +205,8 @@ func (s *Status) count(m families) {
 	}
 	u.Forwarded = r.Forwarded - r.Shared
 	u.Feeds = int64(m.sum("watchproxy_feed_requests_total"))
-	u.Reviews = int64(m.histogram("watchproxy_review_duration_seconds", func(labels) bool { return true }).Count)
+	all := func(labels) bool { return true }
+	u.Reviews = int64(m.histogram("watchproxy_review_duration_seconds", all).Count)
 	u.Total = u.Forwarded + u.Feeds + u.Reviews
 	u.Saved = r.Cache - int64(tooOld) + r.Forwarded - u.Total
 	u.SavedBytes = int64(m.by("watchproxy_response_bytes_total", "source")["cache"])

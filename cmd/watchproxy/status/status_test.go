@@ -46,7 +46,7 @@ func counted(t *testing.T, rows []requestRow, others map[string]float64) *promet
 // statusOf returns the status of a proxy without feeds.
 func statusOf(t *testing.T, registry *prometheus.Registry) *Status {
 	t.Helper()
-	s, err := Of(About{Version: "v1", Upstream: "https://upstream", Began: time.Now()}, nil, nil, registry)
+	s, err := Of(nil, nil, registry)
 	if err != nil {
 		t.Error(err)
 	}
@@ -144,11 +144,11 @@ func reported(t *testing.T, state func() (prometheus.Gatherer, []upstream.FeedSt
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		registry, feeds := state()
-		about := About{Version: "v1", Upstream: "https://upstream", Began: time.Now().Add(-time.Hour)}
 		var err error
-		if s, err = Of(about, feeds, forwarded, registry); err != nil {
+		if s, err = Of(feeds, forwarded, registry); err != nil {
 			t.Error(err)
 		}
+		s.Upstream = "https://upstream"
 	})
 	return s
 }
@@ -317,7 +317,6 @@ func TestStatusRefuses(t *testing.T) {
 
 func TestUnits(t *testing.T) {
 	for got, want := range map[string]string{
-		size(0): "0 B", size(1023): "1023 B", size(1 << 10): "1.0 KiB", size(10<<20 + 1): "10 MiB", size(3 << 30): "3.0 GiB",
 		age(0.04): "0s", age(1.234): "1s", age(75.4): "75s", age(150): "2m30s", age(7230): "120m", age(90000): "25h",
 	} {
 		if got != want {

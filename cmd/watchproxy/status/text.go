@@ -7,6 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
@@ -16,10 +17,13 @@ func (s *Status) writeTable(to io.Writer) error {
 		return err
 	}
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "RESOURCE\tENCODING\tSTATE\tOBJECTS\tSIZE\tLOG\tRESOURCEVERSION\tAGE\tWATCHES\tEVENTS\tDELIVERED")
+	fmt.Fprintln(w, "RESOURCE\tENCODING\tSTATE\tOBJECTS\tSIZE\tLOG\tRESOURCEVERSION\tAGE\t"+
+		"WATCHES\tEVENTS\tDELIVERED")
 	for _, f := range s.Feeds {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d\t%d\t%s\t%d\t%d\t%d\n", f.name(), f.Encoding, f.state(), f.Objects, size(f.ObjectBytes),
-			f.LogEvents, f.ResourceVersion, age(f.LastSignSeconds), f.Watches, f.Events, f.Delivered)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%d\t%d\t%s\t%d\t%d\t%d\n",
+			f.name(), f.Encoding, f.state(), f.Objects, humanize.IBytes(uint64(f.ObjectBytes)),
+			f.LogEvents, f.ResourceVersion, age(f.LastSignSeconds), f.Watches, f.Events,
+			f.Delivered)
 	}
 	return w.Flush()
 }
@@ -41,21 +45,6 @@ func (f *feedStatus) state() string {
 		return "syncing"
 	}
 	return "synced"
-}
-
-func size(n int64) string {
-	const unit = 1 << 10
-	if n < unit {
-		return fmt.Sprintf("%d B", n)
-	}
-	value, units := float64(n)/unit, "KMGTPE"
-	for value >= unit {
-		value, units = value/unit, units[1:]
-	}
-	if value < 10 {
-		return fmt.Sprintf("%.1f %ciB", value, units[0])
-	}
-	return fmt.Sprintf("%.0f %ciB", value, units[0])
 }
 
 func age(seconds float64) string {
