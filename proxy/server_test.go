@@ -187,6 +187,19 @@ func TestAccessLogIsShort(t *testing.T) {
 	}
 }
 
+// Input that is no request is counted and logged by what it asks for.
+func TestRefusedIsLogged(t *testing.T) {
+	s, lines := logging(Options{AccessLog: 1})
+	req := &exchange.Request{Method: http.MethodGet, Path: "/api/v1/pods", Header: http.Header{}}
+	resp := exchange.NoRequest(exchange.BadRequest("malformed header"))
+	s.Refused(req, resp)
+	resp.Close(0)
+	line := lines.All()[0].ContextMap()
+	if line["verb"] != "list" || line["resource"] != "pods" || line["error"] != "malformed header" {
+		t.Errorf("the line is %v", line)
+	}
+}
+
 // A reload reaches all parts of the server.
 func TestSetOptions(t *testing.T) {
 	o, reviews := testOptions(), &access.Access{}

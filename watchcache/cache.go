@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -47,6 +48,8 @@ type Cache struct {
 	bookmark  atomic.Pointer[object.Bookmark]
 	ended     chan struct{}
 	writer    Writer
+
+	Notes sync.Map // what readers remember of the cache, by keys of their own
 }
 
 // New returns an empty cache. It is not ready until its first Reset.

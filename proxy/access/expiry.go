@@ -1,6 +1,10 @@
 package access
 
 import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
 	"os"
 	"sync/atomic"
 	"time"
@@ -8,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/rest"
 	clientmetrics "k8s.io/client-go/tools/metrics"
-	"k8s.io/client-go/util/cert"
 )
 
 // Expiries exports the expiry of certificates, also of renewed files before their first use.
@@ -75,11 +78,15 @@ func clientExpiry(c rest.TLSClientConfig) (time.Time, error) {
 
 // expiry returns the expiry of the first certificate in a PEM text, which is the leaf.
 func expiry(text []byte) (time.Time, error) {
-	certificates, err := cert.ParseCertsPEM(text)
-	if err != nil {
-		return time.Time{}, err
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return time.Time{}, errors.New("no certificate in PEM")
 	}
-	return certificates[0].NotAfter, nil
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("certificate: %w", err)
+	}
+	return leaf.NotAfter, nil
 }
 
 // execExpiry holds the expiry that client-go reports for the certificates of credential plugins.

@@ -43,7 +43,12 @@ func (a *Access) EffectiveUser(
 	}
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
-	asked := &http.Request{URL: &url.URL{}, Header: header}
+	asked := &http.Request{URL: &url.URL{}, Header: http.Header{}}
+	for name, values := range header {
+		if strings.HasPrefix(name, ImpersonatePrefix) {
+			asked.Header[name] = values // the filter would write a refusal in the form of others
+		}
+	}
 	as, _, err := impersonate(a.unconstrained, caller, asked.WithContext(ctx))
 	switch found, ok := as.(*user.DefaultInfo); {
 	case err != nil:

@@ -66,15 +66,20 @@ func randomHeader(random *rand.Rand) http.Header {
 // the right to each part, and no more rights than may be reviewed for a read.
 func TestImpersonatedAsInTheApiserver(t *testing.T) {
 	random := rand.New(rand.NewPCG(cachetest.Seed(t), 1))
-	caller := &Caller{User: &user.DefaultInfo{Name: "boss", Groups: []string{"bosses"}}}
+	caller := &Caller{User: &user.DefaultInfo{
+		Name: "boss", UID: "7", Groups: []string{"bosses"}, Extra: map[string][]string{"scopes": {"a"}},
+	}}
 	var asked []string
 	only := func(verbs func(verb string) bool) authorizer.AuthorizerFunc {
 		return func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 			if !verbs(a.GetVerb()) {
 				return authorizer.DecisionNoOpinion, "", nil
 			}
+			if !reflect.DeepEqual(a.GetUser(), caller.User) {
+				t.Fatalf("%+v is reviewed instead of the caller", a.GetUser())
+			}
 			if a.GetVerb() == "impersonate" {
-				asked = append(asked, strings.Join([]string{a.GetAPIGroup(), a.GetResource(), a.GetSubresource(), a.GetNamespace(), a.GetName()}, " "))
+				asked = append(asked, strings.Join([]string{a.GetAPIGroup(), a.GetAPIVersion(), a.GetResource(), a.GetSubresource(), a.GetNamespace(), a.GetName()}, " "))
 			}
 			return authorizer.DecisionAllow, "", nil
 		}

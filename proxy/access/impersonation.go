@@ -29,6 +29,12 @@ func newImpersonation(a authorizer.AuthorizerFunc, with filter) http.Handler {
 	reviewed := func(
 		ctx context.Context, attributes authorizer.Attributes,
 	) (authorizer.Decision, string, error) {
+		r, ok := attributes.(*authorizer.AttributesRecord)
+		if ok && r.APIGroup == "" && r.APIVersion == "" {
+			versioned := *r
+			versioned.APIVersion = "v1" // as with constraints
+			attributes = &versioned
+		}
 		decision, reason, err := a(ctx, attributes)
 		if err != nil {
 			ctx.Value(recorderKey{}).(*recorder).failed = err

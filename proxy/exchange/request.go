@@ -260,10 +260,10 @@ const requestWait = time.Minute
 
 // Handler answers requests.
 type Handler interface {
-	// Handle answers a request. It may replace the route, as that of a view, and does not panic.
+	// Handle sets the request's route and answers the request. It does not panic.
 	// Over HTTP/2, ctx ends when the client leaves. Over HTTP/1.1 it does not: see Request.Client.
 	// The response must be closed, for a request without Memory perhaps before it is written.
 	Handle(ctx context.Context, req *Request) *Response
-	// Refused counts the response to input that is not a request.
+	// Refused counts the response to input that is not a request. It sets the route as well.
 	Refused(req *Request, resp *Response)
 }

@@ -3,13 +3,15 @@ package fair
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // Coalescer lets equal requests share a response. A flight is one request upstream.
 //
 // A reader must see every write from before it arrived. So only a flight that begins later may
 // answer it. A reader that arrives during a flight waits for the next one, which all waiting
-// readers share, so upstream sees one flight at a time.
+// readers share, so upstream sees one flight at a time. A reader whose flight has not begun after
+// lateAfter sends its own request, because the flight before may hang.
 type Coalescer[A any] struct {
 	mu struct {
 		sync.Mutex
@@ -26,6 +28,9 @@ type Flight[A any] struct {
 	answer  A
 	waiting int // number of waiting readers, with the leader if it waited; guarded by Coalescer.mu
 }
+
+// lateAfter limits a reader's wait for its flight to begin. It equals kube-apiserver's own limit.
+const lateAfter = time.Minute
 
 func (fs *Coalescer[A]) newFlight(key string) *Flight[A] {
 	return &Flight[A]{
@@ -97,6 +102,33 @@ func (f *Flight[A]) leave() {
 	}
 }
 
+// await waits until the caller leads its flight, or it has landed. Else the caller has left it.
+func (f *Flight[A]) await(ctx context.Context) (leads, landed bool) {
+	late := time.NewTimer(lateAfter)
+	defer late.Stop()
+	for {
+		select {
+		case <-f.lead:
+			return true, false
+		case <-f.landed:
+			return false, true
+		case <-late.C:
+			if f.begun() {
+				continue
+			}
+		case <-ctx.Done():
+		}
+		f.leave()
+		return false, false
+	}
+}
+
+func (f *Flight[A]) begun() bool {
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
+	return f.of.mu.next[f.key] != f
+}
+
 // Crowded reports whether several readers share a flight that has begun. No other can join it.
 func (f *Flight[A]) Crowded() bool {
 	f.of.mu.Lock()
@@ -111,13 +143,12 @@ func (fs *Coalescer[A]) Join(ctx context.Context, key string) (answer A, leads *
 	if first {
 		return answer, f
 	}
-	select {
-	case <-f.lead:
+	next, landed := f.await(ctx)
+	switch {
+	case next:
 		return answer, f
-	case <-f.landed:
+	case landed:
 		return f.answer, nil
-	case <-ctx.Done():
-		f.leave()
-		return answer, nil
 	}
+	return answer, nil
 }

@@ -87,6 +87,35 @@ func TestSharedAnswersAreConsistent(t *testing.T) {
 	})
 }
 
+// A reader that waits for a hanging flight sends its own request after lateAfter. One whose flight has begun
+// waits for the answer.
+func TestHungFlight(t *testing.T) {
+	for takes, want := range map[time.Duration]time.Duration{time.Hour: lateAfter, lateAfter * 3 / 4: lateAfter * 3 / 2} {
+		synctest.Test(t, func(t *testing.T) {
+			var fs Coalescer[*answer]
+			var readers sync.WaitGroup
+			for range 3 {
+				readers.Go(func() {
+					began := time.Now()
+					got, flew := fs.share(t.Context(), "key", func(bool) (*answer, bool) {
+						time.Sleep(takes)
+						return &answer{}, true
+					})
+					took, shares := time.Since(began), want > lateAfter
+					if !flew && (took != want || shares != (got != nil)) {
+						t.Errorf("a reader got %v after %s, want %s", got, took, want)
+					}
+				})
+				synctest.Wait()
+			}
+			readers.Wait()
+			if len(fs.mu.next) != 0 {
+				t.Errorf("%d keys left", len(fs.mu.next))
+			}
+		})
+	}
+}
+
 // A flight does not wait for clients that have left. If all clients have left, no request is sent.
 func TestLeaversAreNotWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -36,5 +36,6 @@
 //
 // [Sharing] lets equal gets, lists and reads of documents share one response. Each reader receives
 // the response to a request that was sent after the reader arrived. Upstream receives one of
-// several equal requests at a time. A response that breaks off is a 503 to all its readers.
+// several equal requests at a time. A reader whose request has not begun after a minute sends its
+// own. A response that breaks off is a 503 to all its readers.
 package forward

@@ -13,9 +13,8 @@ import (
 const (
 	// lookLeast is the shortest interval between two looks.
 	lookLeast = 500 * time.Millisecond
-	// growthMost is the number of namespaces that an era may learn in addition to twice those of
-	// its first look.
-	growthMost = 1000
+	// goneMost is the number of namespaces without objects that each era may know.
+	goneMost = 1000
 	// retryPause is the time after which a question without an answer is asked again.
 	retryPause = time.Second
 )
@@ -28,12 +27,13 @@ type era struct {
 	cancel   context.CancelFunc
 	running  sync.WaitGroup
 	asked    chan struct{} // has a value while there are questions
+	opening  chan struct{} // has a value while a watch begins
 	over     atomic.Bool
 
 	mu struct {
 		sync.RWMutex
 		known map[string]Answer
-		last  []string // the last result of allowed, which watches share
+		shown []string // the last result of allowed, which watches share
 	}
 
 	// Eras.mu guards these fields. It is locked after mu.
@@ -50,6 +50,7 @@ func begin(s *Eras, k Key, r Reviewer) *era {
 		reviewer:  r,
 		cancel:    cancel,
 		asked:     make(chan struct{}, 1),
+		opening:   make(chan struct{}, 1),
 		watches:   map[*Watch]struct{}{},
 		questions: map[string]struct{}{},
 	}
@@ -70,6 +71,18 @@ func (e *era) find(namespace string) (a Answer, known bool) {
 func (e *era) Decide(namespace string) (selected, known bool) {
 	a, known := e.find(namespace)
 	return a.Allowed, known && (!a.Allowed || a.counts())
+}
+
+// open decides on the namespaces of a state. Watches that begin at the same time take turns,
+// because the first one asks for all of them.
+func (e *era) open(ctx context.Context, names []string) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case e.opening <- struct{}{}:
+	}
+	defer func() { <-e.opening }()
+	return e.decide(ctx, names)
 }
 
 // decide asks about the namespaces whose decisions are unknown or do not count any more.
@@ -137,10 +150,10 @@ func (e *era) allowed(names []string) (in []string, until time.Time) {
 		}
 	}
 	slices.Sort(in)
-	if slices.Equal(in, e.mu.last) {
-		in = e.mu.last
+	if slices.Equal(in, e.mu.shown) {
+		in = e.mu.shown
 	}
-	e.mu.last = in
+	e.mu.shown = in
 	return in, until
 }
 
@@ -185,10 +198,8 @@ func (e *era) wakeWaiting() {
 }
 
 // look asks about all known namespaces again and again. So a watch ends when its user may read
-// further ones, even if nothing happens there. No watch needs it to show only what it may (E3). An
-// era ends after it has grown, so that none keeps all the namespaces that have come and gone.
+// further ones, even if nothing happens there. No watch needs it to show only what it may (E3).
 func (e *era) look(ctx context.Context) {
-	most := 0
 	again := time.NewTicker(max(e.reviewer.DenyTTL(), lookLeast))
 	defer again.Stop()
 	for {
@@ -198,10 +209,7 @@ func (e *era) look(ctx context.Context) {
 		case <-again.C:
 		}
 		names := e.names()
-		if most == 0 {
-			most = 2*len(names) + growthMost
-		}
-		if len(names) > most {
+		if e.isOld(names) {
 			e.end()
 			return
 		}
@@ -218,6 +226,16 @@ func (e *era) names() []string {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	return slices.Collect(maps.Keys(e.mu.known))
+}
+
+// isOld reports whether most of the known namespaces have lost their objects. The watches of such
+// an era begin anew, so that no era grows with each namespace that comes and goes.
+func (e *era) isOld(known []string) bool {
+	present := 0
+	for range e.reviewer.Namespaces() {
+		present++
+	}
+	return len(known) > 2*present+goneMost
 }
 
 func (e *era) end() {

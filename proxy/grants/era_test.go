@@ -74,6 +74,27 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+// Watches that begin together ask once.
+func TestBeginningsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		names := numbered(20)
+		u := newUpstream(names...)
+		u.delay = time.Second
+		s := NewEras()
+		const watches = 50
+		opened := make(chan *watcher)
+		for range watches {
+			go func() { opened <- u.opens(t, s, Key{}) }()
+		}
+		for range watches {
+			<-opened
+		}
+		if n := u.count(); n != len(names) {
+			t.Errorf("%d questions about %d namespaces", n, len(names))
+		}
+	})
+}
+
 // The decisions of other users, or on other resources of a view of namespaces, belong to other eras.
 func TestQuestions(t *testing.T) {
 	of := func(u user.Info, resources ...string) *Narrowing {
@@ -195,10 +216,9 @@ func TestOldEras(t *testing.T) {
 		u.grant(true, "a")
 		s := NewEras()
 		w := u.opens(t, s, Key{}, "a")
-		time.Sleep(2 * denyTTL) // the first look
 		var known int
 		const step = 50
-		for names := range slices.Chunk(numbered(2*growthMost), step) {
+		for names := range slices.Chunk(numbered(2*goneMost), step) {
 			for _, name := range names {
 				w.Ask(name)
 			}
@@ -209,7 +229,7 @@ func TestOldEras(t *testing.T) {
 			}
 			known = s.mu.known - eraCost
 		}
-		if !w.Over() || known < growthMost || known > growthMost+2*step || s.mu.known != 0 {
+		if !w.Over() || known < goneMost || known > goneMost+2*step || s.mu.known != 0 {
 			t.Errorf("over %t after %d decisions; %d are counted", w.Over(), known, s.mu.known)
 		}
 		u.opens(t, s, Key{}, "a")

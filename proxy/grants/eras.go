@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"iter"
 	"sync"
 	"time"
 
@@ -29,8 +30,9 @@ var (
 	// ErrUnreviewed says that not all namespaces could be reviewed.
 	ErrUnreviewed = errors.New("namespaces cannot be reviewed")
 	// ErrTooMany says that there would be too many decisions.
-	ErrTooMany = errors.New("open watches concern too many namespaces: " +
-		"watch fewer collections, or single namespaces")
+	ErrTooMany = errors.New(
+		"open watches concern too many namespaces: watch fewer collections, or single namespaces",
+	)
 	// ErrChanged says that a list or a watch has shown other namespaces than the user may read now.
 	ErrChanged = errors.New("the namespaces that the user may read have changed since then")
 )
@@ -39,6 +41,8 @@ var (
 type Reviewer interface {
 	// Review asks whether the user may read a namespace. The namespace "" stands for all of them.
 	Review(ctx context.Context, namespace string) (Answer, error)
+	// Namespaces walks the namespaces that have objects now.
+	Namespaces() iter.Seq[string]
 	// DenyTTL returns the time for which denials count.
 	DenyTTL() time.Duration
 }
@@ -85,12 +89,15 @@ func (s *Eras) Open(ctx context.Context, k Key, r Reviewer, names []string) (*Wa
 		if err != nil {
 			return nil, err
 		}
-		err = w.era.decide(ctx, names)
+		err = w.era.open(ctx, names)
 		if err == nil && !w.Over() {
 			w.names, w.until = w.era.allowed(names)
 			return w, nil
 		}
 		w.Close()
+		if err == nil {
+			err = ctx.Err()
+		}
 		if err != nil {
 			return nil, err
 		}

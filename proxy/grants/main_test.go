@@ -3,6 +3,7 @@ package grants
 import (
 	"context"
 	"errors"
+	"iter"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -65,15 +66,15 @@ func (u *upstream) Review(ctx context.Context, namespace string) (a Answer, err 
 	return Answer{allowed, began.Add(ttl)}, err
 }
 
-// DenyTTL implements Reviewer.
-func (u *upstream) DenyTTL() time.Duration { return denyTTL }
-
-// namespaces returns the namespaces that have objects.
-func (u *upstream) namespaces() []string {
+// Namespaces implements Reviewer.
+func (u *upstream) Namespaces() iter.Seq[string] {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return slices.Sorted(slices.Values(u.objects))
+	return slices.Values(slices.Sorted(slices.Values(u.objects)))
 }
+
+// DenyTTL implements Reviewer.
+func (u *upstream) DenyTTL() time.Duration { return denyTTL }
 
 // becomes changes the objects or the delay.
 func (u *upstream) becomes(change func()) {
@@ -122,7 +123,7 @@ func (w *watcher) close() {
 // opens opens a watch that shows some namespaces at its beginning.
 func (u *upstream) opens(t *testing.T, s *Eras, k Key, want ...string) *watcher {
 	t.Helper()
-	w, err := s.Open(t.Context(), k, u, u.namespaces())
+	w, err := s.Open(t.Context(), k, u, slices.Collect(u.Namespaces()))
 	if err != nil {
 		t.Fatal(err)
 	}

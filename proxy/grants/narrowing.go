@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -34,6 +35,7 @@ type Narrowing struct {
 	Config
 	eras     *Eras
 	key      Key
+	cache    *watchcache.Cache
 	selected derived.Selected // whose namespaces are reviewed
 	all      bool
 	names    []string
@@ -76,8 +78,11 @@ func (n *Narrowing) isOf(u user.Info) bool {
 func (n *Narrowing) From(
 	s *Eras, sender string, c *watchcache.Cache, f *object.Filter, m *fair.Meter,
 ) {
-	n.eras = s
-	n.selected.Resource, n.selected.Filter, n.selected.Meter = c.Resource(), f, m
+	n.eras, n.cache, n.selected = s, c, derived.Selected{
+		Resource: c.Resource(),
+		Filter:   f,
+		Meter:    m,
+	}
 	n.key.User, n.key.Cache = sender, c
 }
 
@@ -136,22 +141,30 @@ func (n *Narrowing) Review(ctx context.Context, namespace string) (a Answer, err
 	return watches, err
 }
 
-// review asks for the right to do verb in a namespace, or in all if namespace is "". To see the
-// namespace itself, it suffices to get it, or to do verb to one of the view's resources in it.
+// review asks for the right to do verb in a namespace, or in all if namespace is "". A namespace
+// itself is shown to those who may get it, or who may do verb to one of the view's resources in it.
 func (n *Narrowing) review(ctx context.Context, verb, namespace string) (a Answer, err error) {
 	asked := n.Asked
 	asked.Verb, asked.Namespace = verb, namespace
 	if namespace == "" || !exchange.IsNamespaces(asked.GVR.GroupResource()) {
 		return n.may(ctx, asked)
 	}
-	in := exchange.Asked{Route: exchange.Route{GVR: asked.GVR, Namespace: namespace}}
-	in.Name, in.Verb = namespace, "get"
+	in := exchange.Asked{Route: exchange.Route{
+		GVR:       asked.GVR,
+		Namespace: namespace,
+		Name:      namespace,
+		Verb:      "get",
+	}}
 	a, err = n.may(ctx, in)
 	for _, gr := range n.View.Resources {
 		if a.Allowed || err != nil {
 			break
 		}
-		in.GVR, in.Name, in.Verb = gr.WithVersion("*"), "", verb
+		in.Route = exchange.Route{
+			GVR:       gr.WithVersion("*"),
+			Namespace: namespace,
+			Verb:      verb,
+		}
 		a, err = n.may(ctx, in)
 	}
 	return a, err
@@ -160,6 +173,15 @@ func (n *Narrowing) review(ctx context.Context, verb, namespace string) (a Answe
 func (n *Narrowing) may(ctx context.Context, asked exchange.Asked) (a Answer, err error) {
 	a.Allowed, a.Until, err = n.Access.Allows(ctx, asked.Attributes(n.User))
 	return a, err
+}
+
+// Namespaces implements Reviewer.
+func (n *Narrowing) Namespaces() iter.Seq[string] {
+	state, err := n.cache.Snapshot()
+	if err != nil {
+		return func(func(string) bool) {}
+	}
+	return n.selected.Namespaces(state.Tree)
 }
 
 // DenyTTL implements Reviewer.

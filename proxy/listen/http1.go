@@ -186,11 +186,10 @@ func (s *Server) render(fctx *fasthttp.RequestCtx, req *exchange.Request, resp *
 	unchunked := false
 	switch body := resp.Body.(type) {
 	case exchange.Stream:
-		rt := req.Route // an open watch does not keep its request
 		last := old || endsConnection(req.Header) || req.Body != nil ||
 			s.Life.Draining().Err() != nil
 		run = func(c *client) (int64, bool) {
-			return s.runStream(c, rt, resp, old, last || len(c.ahead) > 0)
+			return s.runStream(c, req.Route, resp, old, last || len(c.ahead) > 0)
 		}
 	case exchange.Tunnel:
 		run = func(c *client) (int64, bool) { return runTunnel(c, resp) }

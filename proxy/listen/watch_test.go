@@ -4,8 +4,10 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"runtime"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/watchproxy/watchproxy/bench/cachetest"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -37,6 +39,24 @@ func TestSlowReaders(t *testing.T) {
 		time.Sleep(2 * stall)
 		if rest, err := io.ReadAll(client); err == nil || len(rest) >= large {
 			t.Errorf("a client that has not read gets %d bytes, %v", len(rest), err)
+		}
+	})
+}
+
+// An open watch does not keep its request in memory.
+func TestOpenWatchKeepsNoRequest(t *testing.T) {
+	var c *watchcache.Cache
+	var seen weak.Pointer[exchange.Request]
+	talk(t, func(req *exchange.Request) *exchange.Response {
+		seen = weak.Make(req)
+		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
+		resp.Body = watch.New(watchOf(t, c))
+		return resp
+	}, tlsConfig(t), unbuffered, func(client *peer) {
+		c, _ = cachetest.ConfigMaps(t, 1)
+		client.sends(get)
+		if runtime.GC(); seen.Value() != nil {
+			t.Error("the request is kept")
 		}
 	})
 }

@@ -190,7 +190,7 @@ func TestLargeRows(t *testing.T) {
 				if _, err := r.get(t.Context()); errors.Is(err, TooLarge) == c.served {
 					t.Errorf("a get: %v", err)
 				}
-				if j.reader.unwritable.has(j.objects) {
+				if _, noted := j.objects.Notes.Load(unwritable{}); noted {
 					t.Error("watches of metadata count as unwritable")
 				}
 			})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,28 +96,4 @@ func TestUnwritableRows(t *testing.T) {
 			t.Errorf("a watch of other objects: %v", err)
 		}
 	})
-}
-
-// A cache with an object that a watch could not write is forgotten with its end.
-func TestUnwritableForgetsCaches(t *testing.T) {
-	var u unwritable
-	func() {
-		cache, _ := cachetest.ConfigMaps(t, 1)
-		if u.has(cache) {
-			t.Error("a new cache counts")
-		}
-		if u.add(cache); !u.has(cache) {
-			t.Error("the cache is not remembered")
-		}
-		runtime.KeepAlive(cache)
-	}()
-	for range 100 {
-		runtime.GC()
-		left := 0
-		if u.caches.Range(func(any, any) bool { left++; return true }); left == 0 {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Error("the cache is still remembered")
 }

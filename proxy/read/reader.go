@@ -94,11 +94,10 @@ type Metrics interface {
 // Reader answers reads from the caches.
 type Reader struct {
 	Config
-	options    atomic.Pointer[Options]
-	unwritable unwritable
-	tables     table.Registry
-	grants     *grants.Eras // of views
-	events     watch.Events
+	options atomic.Pointer[Options]
+	tables  table.Registry
+	grants  *grants.Eras // of views
+	events  watch.Events
 }
 
 // Config has the parts of a Reader.

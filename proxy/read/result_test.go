@@ -60,7 +60,11 @@ func TestAges(t *testing.T) {
 		fs, rd := newStill(t, limitRanges, "LimitRange", "[]")
 		fs.fill(t, map[string]string{"a/x": ""})
 		fs.aged = 1500 * time.Millisecond
-		if got := said(fs.ask(t, rd, test.target, test.header)); got != test.want {
+		v := fs.ask(t, rd, test.target, test.header)
+		if v.Response != nil && v.Response.Source != exchange.FromCache {
+			t.Errorf("%s, %s: the source is %s", test.target, test.header, v.Response.Source)
+		}
+		if got := said(v); got != test.want {
 			t.Errorf("%s, %s: %s, want %s", test.target, test.header, got, test.want)
 		}
 		fs.aged = -1

@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
-	"runtime"
-	"sync"
 	"time"
-	"weak"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -32,7 +29,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 		return nil, Stale // the form of the final bookmark is still unknown
 	}
 	metadata := r.choice.Partial || r.choice.Table
-	if metadata && rd.unwritable.has(r.cache) {
+	if _, noted := r.cache.Notes.Load(unwritable{}); metadata && noted {
 		return nil, Form
 	}
 	p, err := r.begin(ctx)
@@ -205,7 +202,7 @@ func (o *owner) Review(ctx context.Context) (err error) {
 
 func (o *owner) Unwritable() {
 	if o.metadata && (o.rows == nil || !o.rows.Failed()) {
-		o.reader.unwritable.add(o.cache)
+		o.cache.Notes.Store(unwritable{}, nil)
 	}
 }
 
@@ -220,22 +217,7 @@ func (o *owner) release() {
 	}
 }
 
-// unwritable has the caches with an object that a watch of metadata or of Tables could not write:
-// its metadata has fields that are not known here, as those of a newer apiserver. The client of
-// such a watch comes again with the same resourceVersion, so upstream must answer it. The zero
-// value is empty. References to caches are weak, so they do not keep them in memory.
-type unwritable struct{ caches sync.Map }
-
-func (u *unwritable) add(cache *watchcache.Cache) {
-	key := weak.Make(cache)
-	if _, known := u.caches.LoadOrStore(key, nil); !known {
-		runtime.AddCleanup(
-			cache, func(key weak.Pointer[watchcache.Cache]) { u.caches.Delete(key) }, key,
-		)
-	}
-}
-
-func (u *unwritable) has(cache *watchcache.Cache) bool {
-	_, known := u.caches.Load(weak.Make(cache))
-	return known
-}
+// unwritable is the note on a cache with an object that a watch of metadata or of Tables could not
+// write: its metadata has fields that are not known here, as those of a newer apiserver. The client
+// of such a watch comes again with the same resourceVersion, so upstream must answer it.
+type unwritable struct{}
