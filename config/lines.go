@@ -39,7 +39,6 @@ type lineError struct {
 
 func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
 
-// Unwrap returns the error without its line.
 func (e *lineError) Unwrap() error { return e.err }
 
 // Message returns the text of an error as one line, without the line number in the file.

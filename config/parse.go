@@ -152,13 +152,11 @@ func unknown(path *field.Path, known map[string]reflect.Value) string {
 	return "unknown field (there are " + strings.Join(slices.Sorted(maps.Keys(known)), ", ") + ")"
 }
 
-// nameOf returns the name of a field in a file.
 func nameOf(f reflect.StructField) string {
 	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 	return name
 }
 
-// isObject reports whether a type's values are objects in a file.
 func isObject(of reflect.Type) bool {
 	return of.Kind() == reflect.Struct && of != reflect.TypeFor[metav1.Duration]() &&
 		of != reflect.TypeFor[resource.Quantity]()

@@ -104,7 +104,6 @@ func invalid(path *field.Path, text string, problems []string) (errs field.Error
 	return errs
 }
 
-// duplicates checks the texts of a list, or the names of the objects in it.
 func duplicates(path *field.Path, list reflect.Value) (errs field.ErrorList) {
 	seen := map[string]bool{}
 	for i := range list.Len() {
@@ -156,7 +155,6 @@ func amount(value reflect.Value) (n float64, printed any) {
 	return value.Float(), value.Float()
 }
 
-// amountOf returns the amount in the text of a tag.
 func amountOf(text string, of reflect.Type) float64 {
 	value := reflect.New(of).Elem()
 	set(value, text)

@@ -86,7 +86,7 @@ type generator struct {
 func newGenerator(t *testing.T) *generator {
 	t.Helper()
 	g := &generator{t, map[string]string{}, map[string][]string{}}
-	for _, file := range []string{"types.go", "access.go", "audit.go", "views.go"} {
+	for _, file := range []string{"types.go", "access.go", "limits.go", "audit.go", "views.go"} {
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 		if err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request) *exchange.Re
 		t.Hold(s.metrics.ForwardBegan(req.Route.Verb))
 		resp := s.upstream.send(ctx, req, t)
 		t.ResponseBegins()
-		resp.Why = "audit"
+		resp.ForwardedBecause = "audit"
 		return resp
 	}
 	v := s.reader.Answer(ctx, req)
@@ -60,7 +60,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request) *exchange.Re
 	resp := s.upstream.share(ctx, req, t)
 	// Otherwise the proxy has refused it.
 	if resp.Source == exchange.FromUpstream || !t.Sent.IsZero() {
-		resp.Why = string(v.Reason)
+		resp.ForwardedBecause = string(v.Reason)
 	}
 	return resp
 }

@@ -21,7 +21,7 @@ func TestGoawayChance(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c, at := cachetest.ConfigMaps(t, 3)
 			options := testOptions()
-			options.GoawayChance = chance
+			options.Limits.GoawayChance = chance
 			_, address := serveTo(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, options)
 			client, dials := clientTo(t, address, "h2"), atomic.Int64{}
 			client.DialContext = func(ctx context.Context, network, to string) (net.Conn, error) {

@@ -222,7 +222,7 @@ func unreadCachedWatches(t *testing.T, protocol string, size int) {
 	room := most * int64(max(size+1<<10, piece))
 	c, _ := cachetest.Roomy(t)
 	o := testOptions()
-	o.Memory, o.Stall = 2*room, 5*time.Minute
+	o.Memory, o.Limits.Stall = 2*room, 5*time.Minute
 	s, l := serveTo(t, oneFeed{feed: &rawFeed{c}}, http.NotFound, o)
 	const path = "/api/v1/configmaps?watch=1&resourceVersion=0"
 	var clients []*slowClient

@@ -39,7 +39,7 @@ func newRequestLog(
 // answered counts a request before its response is written. Then the request is logged if it
 // failed, was refused by a limit, was slow, or belongs to the sample.
 func (l *requestLog) answered(req *exchange.Request, resp *exchange.Response, took time.Duration) {
-	l.metrics.Request(req.Route, resp, took)
+	l.metrics.Answered(req.Route, resp, took)
 	if _, ok := resp.Body.(exchange.Stream); ok {
 		l.watchAnswered(req, resp, took)
 		return
@@ -198,7 +198,7 @@ func requestFields(req *exchange.Request, resp *exchange.Response) []zap.Field {
 		{"name", rt.Name},
 		{"view", req.View.String()},
 		{"query", loggedQuery(req.Query)},
-		{"forwardedBecause", resp.Why},
+		{"forwardedBecause", resp.ForwardedBecause},
 		{"userAgent", req.Header.Get("User-Agent")},
 		{"auditID", resp.Header.Get("Audit-Id")},
 	} {

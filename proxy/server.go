@@ -22,8 +22,9 @@ import (
 // Options are a server's settings.
 type Options struct {
 	Fixed
-	exchange.Limits
 	read.Options // Access is fixed, too
+	// Limits bound the resources that clients may use.
+	Limits exchange.Limits
 	// Drain is the time over which open watches end at shutdown.
 	Drain time.Duration
 	// AccessLog is the probability, from 0 to 1, that a request is logged.

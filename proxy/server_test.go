@@ -206,7 +206,7 @@ func TestSetOptions(t *testing.T) {
 	o.Access, o.Window = reviews, 9
 	s := NewServer(Parts{forwardsAll{}, nil, newStore(t, 1<<20), metrics.New(prometheus.NewRegistry()), zap.NewNop()}, o)
 	o = testOptions()
-	o.Stall, o.MaxStaleness, o.Drain = 7*time.Minute, 7*time.Second, 7*time.Hour
+	o.Limits.Stall, o.MaxStaleness, o.Drain = 7*time.Minute, 7*time.Second, 7*time.Hour
 	o.Limits.UserWatches++
 	s.SetOptions(o)
 	if got := s.listening.Limits(); got != o.Limits {

@@ -215,7 +215,7 @@ func TestSlowClientsAreCut(t *testing.T) {
 func serveSlow(t *testing.T, overTLS bool) (*Server, *rawListener) {
 	t.Helper()
 	o := Options{Fixed: Fixed{AnyHost: true, Strangers: 32 << 20}, Limits: testLimits()}
-	o.Stall = 5 * time.Minute
+	o.Limits.Stall = 5 * time.Minute
 	o.Views = map[string]*exchange.View{"slim": {Name: "slim"}}
 	o.Limits.Read, o.Limits.Idle = 30*time.Second, 3*time.Minute
 	if overTLS {

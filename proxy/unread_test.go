@@ -37,7 +37,7 @@ func TestUnreadWatchesHoldRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const room = 4
 		o := testOptions()
-		o.Memory, o.Window, o.Stall = 2*room<<20, 1<<20, time.Minute
+		o.Memory, o.Window, o.Limits.Stall = 2*room<<20, 1<<20, time.Minute
 		event := make([]byte, 10<<10)
 		var open atomic.Int64
 		s, l := serveTo(t, forwardsAll{}, func(w http.ResponseWriter, r *http.Request) {
@@ -77,7 +77,7 @@ func TestUnreadWatchesHoldRoom(t *testing.T) {
 		if counted := watchesOf(s)[""]; open.Load() != room+1 || counted != unread+1 {
 			t.Errorf("%d watches are open upstream, %d are counted, want %d and %d", open.Load(), counted, room+1, unread+1)
 		}
-		time.Sleep(2 * o.Stall)
+		time.Sleep(2 * o.Limits.Stall)
 		synctest.Wait()
 		if held, counted := usersHold(s), watchesOf(s)[""]; held > o.Window/4 || open.Load() != 1 || counted != 1 {
 			t.Errorf("after the stall timeout, %d bytes are held, %d watches are open upstream, %d are counted", held, open.Load(), counted)

@@ -209,9 +209,7 @@ const EventOverhead = 256
 //
 // An error is final: [ErrEnded], [ErrLagged], or a [*TooOldError] if a relist skipped the cursor's
 // start or changes that this watch cannot show safely (see [Writer.Replace]).
-func (c *Cursor) Poll(
-	into []Delta, limit, bytes int,
-) (deltas []Delta, position uint64, err error) {
+func (c *Cursor) Poll(into []Delta, limit, bytes int) (deltas []Delta, position uint64, err error) {
 	v := c.cache.view.Load() // load view, then pending, then latest (see Marks)
 	c.more, c.undecided = false, ""
 	if v == nil || v.epoch != c.epoch {

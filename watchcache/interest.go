@@ -1,6 +1,7 @@
 package watchcache
 
 import (
+	"math"
 	"sync"
 
 	"github.com/watchproxy/watchproxy/watchcache/object"
@@ -16,6 +17,7 @@ type interests struct {
 		fields  map[int]int // for each field, the number of interests in a value of the field
 		count   int
 		ahead   map[*Cursor]struct{} // cursors whose starts the log has not reached
+		least   uint64               // the earliest of these starts
 	}
 }
 
@@ -56,15 +58,24 @@ func (x *interests) awaitFloor(c *Cursor) {
 	if v := c.cache.view.Load(); v == nil || v.rv >= c.floor {
 		return // the first poll sees it
 	}
+	if len(x.mu.ahead) == 0 || c.floor < x.mu.least {
+		x.mu.least = c.floor
+	}
 	x.mu.ahead[c] = struct{}{}
 }
 
 // reachedLocked appends the cursors to woken whose starts the log has reached.
 func (x *interests) reachedLocked(rv uint64, woken []*Cursor) []*Cursor {
+	if len(x.mu.ahead) == 0 || rv < x.mu.least {
+		return woken
+	}
+	x.mu.least = math.MaxUint64
 	for c := range x.mu.ahead {
 		if c.floor <= rv {
 			delete(x.mu.ahead, c)
 			woken = append(woken, c)
+		} else {
+			x.mu.least = min(x.mu.least, c.floor)
 		}
 	}
 	return woken

@@ -120,7 +120,6 @@ func (v *view) change(change Change) (Event, error) {
 	return e, nil
 }
 
-// commit publishes next, the successor of v, unless nothing has changed.
 func (w *Writer) commit(v, next *view, now time.Time) {
 	trimmed := *next // cursors that still need trimmed events need marks, too
 	trimmed.trim(w.cache.Limits(), now)

@@ -65,15 +65,12 @@ func newBudget(size *resource.Quantity, log *zap.Logger) *budget {
 	return &budget{Limit: limit, fixedGC: fixed, log: log, collect: collect, logs: 1}
 }
 
-// Of sets the feeds and the derived bytes that are to keep to the budget.
 func (b *budget) Of(feeds *upstream.Feeds, derived *derived.Store) {
 	b.feeds, b.derived = feeds.Memory, derived
 }
 
-// Users returns the limit of users' requests, in bytes (see proxy.Fixed.Memory).
 func (b *budget) Users() int64 { return b.Limit / 4 }
 
-// Strangers returns the limit of unauthenticated requests, in bytes (see proxy.Fixed.Strangers).
 func (b *budget) Strangers() int64 { return min(b.Limit/8, 128<<20) }
 
 // Connections returns the number of connections that fit in half of the budget; 0 means no limit.
@@ -189,7 +186,6 @@ func memoryInUse() (bytes int64, collected time.Time) {
 	return bytes, stats.LastGC
 }
 
-// Register registers the metrics of the budget.
 func (b *budget) Register(r prometheus.Registerer) {
 	gauge := func(name, help string, value func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value))

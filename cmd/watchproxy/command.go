@@ -29,7 +29,6 @@ var errReported = errors.New("already reported")
 // failure is an error of a command that ran. All other errors are errors of the command line.
 type failure struct{ error }
 
-// Unwrap returns the command's error.
 func (f failure) Unwrap() error { return f.error }
 
 // runCommand executes the command line and returns the exit code. It prints an error on one line.

@@ -26,7 +26,6 @@ const (
 	maxProbes = 400
 )
 
-// feedOptions returns the options of the feeds. namespace is that of the proxy's service account.
 func feedOptions(c config.Cache, namespace string) feed.Options {
 	o := feed.Options{
 		Limits: watchcache.Limits{
@@ -74,7 +73,6 @@ func setScopes(o *feed.Options, configured []config.Scope) {
 	sortScopes(o.OtherScopes)
 }
 
-// scopesIn returns a scope for each namespace.
 func scopesIn(c config.Scope) (scopes []object.Scope) {
 	namespaces := c.Namespaces
 	if len(namespaces) == 0 {

@@ -27,7 +27,6 @@ func clientConfig(file, context string) (*rest.Config, error) {
 	return clientcmd.NewNonInteractiveClientConfig(*all, context, overrides, rules).ClientConfig()
 }
 
-// kubeconfigs reads the named kubeconfig, or else the merged usual ones.
 func kubeconfigs(file string) (*clientcmd.ClientConfigLoadingRules, *clientcmdapi.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = file
@@ -39,7 +38,6 @@ func kubeconfigs(file string) (*clientcmd.ClientConfigLoadingRules, *clientcmdap
 	return rules, all, err
 }
 
-// contextOf returns a context whose cluster exists.
 func contextOf(c *clientcmdapi.Config, name string) (*clientcmdapi.Context, error) {
 	contexts := slices.Sorted(maps.Keys(c.Contexts))
 	if name == "" {

@@ -144,7 +144,6 @@ func (f *kubeconfigFlags) redirect(c *clientcmdapi.Cluster) (warnings []string, 
 	return warnings, nil
 }
 
-// keepCluster removes the contexts of other clusters, and their clusters and users.
 func keepCluster(c *clientcmdapi.Config, cluster string) {
 	users := map[string]bool{}
 	maps.DeleteFunc(c.Contexts,

@@ -48,7 +48,6 @@ func hangups() <-chan os.Signal {
 	return signals
 }
 
-// run reloads the configuration when the file changes and at each SIGHUP, until ctx ends.
 func (r *reloader) run(ctx context.Context) {
 	tick := time.NewTicker(lookForChanges)
 	defer tick.Stop()
@@ -111,7 +110,6 @@ func (r *reloader) refuse(why string, field zapcore.Field) {
 	r.log.Error(why, zap.String("file", r.file), field)
 }
 
-// logLevel converts a validated level.
 func logLevel(name string) zapcore.Level {
 	l, err := zapcore.ParseLevel(name)
 	if err != nil {

@@ -138,7 +138,6 @@ func (f *serveFlags) configuration(text []byte) (*config.ProxyConfiguration, err
 	return c, nil
 }
 
-// serve runs the proxy until ctx ends. Meanwhile, reloads applies changes of the configuration.
 func serve(ctx context.Context, c *config.ProxyConfiguration, reloads *reloader) error {
 	log, level, err := newLogger(c.LogLevel)
 	if err != nil {
@@ -313,7 +312,6 @@ func newLogger(level string) (*zap.Logger, zap.AtomicLevel, error) {
 	return zap.New(core), l, nil
 }
 
-// opener adapts Feeds to the interface of the server.
 type opener struct{ *upstream.Feeds }
 
 func (o opener) Open(

@@ -100,7 +100,6 @@ func (a *apiserver) transport(adapt forward.Adaptation) (http.RoundTripper, erro
 	return a.servers.Transport(ways), nil
 }
 
-// config returns the configuration for client-go's clients, with the proxy's credentials.
 func (a *apiserver) config() *rest.Config {
 	return &rest.Config{Host: a.base.String(), Transport: a.own}
 }
@@ -128,7 +127,6 @@ func (a *apiserver) host() string {
 	return a.servers.Current()
 }
 
-// namespaceOf reads the file that the kubelet writes beside the token.
 func namespaceOf(rc *rest.Config) string {
 	if rc.BearerTokenFile == "" {
 		return ""

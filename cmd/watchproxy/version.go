@@ -34,7 +34,6 @@ func describe(version, commit string, info *debug.BuildInfo) build {
 	return build{cmp.Or(version, "dev"), commit, runtime.Version(), platform}
 }
 
-// metric returns a gauge like the build_info metrics of Kubernetes components.
 func (b build) metric() prometheus.Collector {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "watchproxy_build_info",
@@ -46,7 +45,6 @@ func (b build) metric() prometheus.Collector {
 	return info
 }
 
-// String describes the build in one line.
 func (b build) String() string {
 	known := ""
 	if b.Commit != "" {

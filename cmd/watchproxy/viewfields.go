@@ -52,7 +52,6 @@ func newViewFields(views []config.View, log *zap.Logger) *viewFields {
 	return v
 }
 
-// run looks until ctx ends or all fields are found.
 func (v *viewFields) run(ctx context.Context, feeds func() []upstream.FeedStatus) {
 	for len(v.wanted) > 0 && client.Sleep(ctx, lookInterval) {
 		v.look(feeds())

@@ -43,10 +43,8 @@ func ClientCAFromFile(file string) (*ClientCA, error) {
 
 // ClientCAFromCluster uses the apiserver's own CAs. If it publishes none, or the proxy may not read
 // them, it logs that client certificates are not accepted, and returns nil.
-func ClientCAFromCluster(
-	ctx context.Context, config *rest.Config, log *zap.Logger,
-) (*ClientCA, error) {
-	client, err := kubernetes.NewForConfig(config)
+func ClientCAFromCluster(ctx context.Context, rc *rest.Config, log *zap.Logger) (*ClientCA, error) {
+	client, err := kubernetes.NewForConfig(rc)
 	if err != nil {
 		return nil, fmt.Errorf("client for %s: %w", caConfigMap, err)
 	}

@@ -105,7 +105,6 @@ func (a *chainAuthenticator) AuthenticateRequest(
 	return r.response, r.ok, r.err
 }
 
-// result returns the result of a connection. A new result does not hold.
 func (a *chainAuthenticator) result(state *tls.ConnectionState) *chainResult {
 	key := weak.Make(state)
 	if found, ok := a.states.Load(key); ok {

@@ -89,7 +89,6 @@ func expiry(text []byte) (time.Time, error) {
 	return leaf.NotAfter, nil
 }
 
-// execExpiry holds the expiry that client-go reports for the certificates of credential plugins.
 var execExpiry = func() *reported {
 	r := &reported{}
 	clientmetrics.Register(clientmetrics.RegisterOpts{ClientCertExpiry: r})

@@ -18,7 +18,6 @@ var RequestInfos = request.RequestInfoFactory{
 	GrouplessAPIPrefixes: sets.NewString("api"),
 }
 
-// filter is one of the apiserver's.
 type filter = func(
 	http.Handler, authorizer.UnconditionalAuthorizer, runtime.NegotiatedSerializer,
 ) http.Handler
@@ -88,7 +87,6 @@ func impersonate(
 
 type recorderKey struct{}
 
-// recorder is the filter's result.
 type recorder struct {
 	Refusal
 	user   user.Info

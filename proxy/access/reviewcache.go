@@ -8,7 +8,6 @@ import (
 	"time"
 )
 
-// key is the digest of a request for a review.
 type key [sha256.Size]byte
 
 const (
@@ -178,7 +177,6 @@ func (o *reviewCache[V]) sweep() {
 	o.mu.found, o.mu.holders, o.mu.largest = map[key]*outcome[V]{}, map[key]*holder[V]{}, nil
 }
 
-// holders is a heap with the largest holder first.
 type holders[V any] []*holder[V]
 
 func (h *holders[V]) Len() int { return len(*h) }

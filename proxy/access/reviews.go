@@ -49,7 +49,6 @@ func newTurns() *turns {
 	return &turns{slots: fair.NewPool(reviewsMax, true), waiting: fair.NewPool(waitingMax, true)}
 }
 
-// question is a client's request for a review.
 type question[V any] interface {
 	// known returns the remembered outcome. If it is due, the caller must renew it.
 	known() (value V, due, ok bool)
@@ -88,7 +87,6 @@ func (r *reviews[V]) answer(ctx context.Context, q question[V]) (value V, err er
 	}
 }
 
-// begin starts a review without waiting for its outcome.
 func (r *reviews[V]) begin(
 	at place, review func(context.Context) (V, error),
 ) <-chan singleflight.Result {

@@ -152,7 +152,6 @@ func userOf(info *authenticationv1.UserInfo) user.Info {
 	return u
 }
 
-// sizeOf returns the size of a user, in bytes.
 func sizeOf(u user.Info) int {
 	const each = 64 // string, slice or part of a map
 	size := 4*each + len(u.GetName()) + len(u.GetUID())

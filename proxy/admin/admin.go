@@ -120,7 +120,6 @@ const (
 	draining
 )
 
-// unless returns a check that fails in a state.
 func (a *Admin) unless(state int32, name, message string) healthz.HealthChecker {
 	return healthz.NamedCheck(name, func(*http.Request) error {
 		if a.state.Load() == state {

@@ -10,7 +10,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/access"
 )
 
-// connections limits the open connections of the admin address.
 const connections = 32
 
 type boundedListener struct {

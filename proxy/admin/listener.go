@@ -109,7 +109,6 @@ func (l *eitherListener) Close() error {
 	return err
 }
 
-// peekedConn is a connection whose first byte has been read.
 type peekedConn struct {
 	net.Conn
 	first []byte

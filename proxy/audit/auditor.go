@@ -125,7 +125,6 @@ func (a *Auditor) Answered(
 	return failure
 }
 
-// event is the event of a request that the policy wants. Its stages are written one after another.
 type event struct {
 	*audit.AuditContext
 	ctx     context.Context //nolint:containedctx // the library keeps the event in it
@@ -136,7 +135,6 @@ type event struct {
 	late []string
 }
 
-// event returns the event of a request, or nil if the policy does not want the event.
 func (a *Auditor) event(req *exchange.Request, received time.Time) *event {
 	if a.unknown(req) {
 		req = shortened(req)
@@ -173,7 +171,6 @@ func lasting(a authorizer.Attributes) bool {
 	return a.GetVerb() == "watch" || a.GetVerb() == "proxy"
 }
 
-// unknown reports whether the sender of a request could not be authenticated.
 func (a *Auditor) unknown(req *exchange.Request) bool {
 	return req.Identity == nil && a.stranger == nil
 }

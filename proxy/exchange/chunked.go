@@ -15,7 +15,7 @@ import (
 type ChunkWriter struct {
 	To        io.Writer
 	Unchunked bool // no chunks, as over HTTP/2 and HTTP/1.0
-	// Guard is called with the length of a large event before it is written, then with 0; nil for none.
+	// Guard is called with the length of a large event before its write, then with 0; nil for none.
 	Guard  interface{ Large(size int64) }
 	Buf    []byte // nil, or room for a chunk header, then pending frames
 	Sent   uint64 // number of bytes written

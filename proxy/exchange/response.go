@@ -19,10 +19,10 @@ type Response struct {
 	Status int
 	// MetricStatus is the status for metrics if it differs from Status. For example, a watch that
 	// consists of one ERROR event has Status 200.
-	MetricStatus int
-	Header       http.Header
-	Source       Source
-	Why          string // reason for which upstream answered, for metrics
+	MetricStatus     int
+	Header           http.Header
+	Source           Source
+	ForwardedBecause string // reason for which upstream answered, for metrics
 	// Unseen is true if upstream has not received this request and the response is shared.
 	Unseen bool
 	// Failure is the Status in the body, if the proxy made the body.

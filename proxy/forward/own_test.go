@@ -172,7 +172,7 @@ func TestRefusalOfTheProxyItself(t *testing.T) {
 		}
 		ends := 0
 		resp := f.Send(t.Context(), context.Background(), context.Background(), req, toldOf(&Attempt{}, func() { ends++ }))
-		says := []byte(resp.Bytes())
+		says := resp.Bytes()
 		if body, ok := resp.Body.(io.Reader); ok {
 			if says, err = io.ReadAll(body); err != nil {
 				t.Error(name, err)

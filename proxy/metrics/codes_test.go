@@ -24,15 +24,15 @@ func TestCodesAreBounded(t *testing.T) {
 	for _, method := range methods {
 		for code := range 1000 {
 			route := exchange.ParseRoute(method, path)
-			m.Request(route, exchange.NewResponse(code, exchange.FromUpstream), time.Millisecond)
+			m.Answered(route, exchange.NewResponse(code, exchange.FromUpstream), time.Millisecond)
 		}
 	}
 	const most = 100 // labels of codes
-	if n := testutil.CollectAndCount(m.requests); n > most*len(methods) {
+	if n := testutil.CollectAndCount(m.requests.answered); n > most*len(methods) {
 		t.Errorf("%d series, at most %d are allowed for each method", n, most)
 	}
 	count := func(labels ...string) float64 {
-		return testutil.ToFloat64(m.requests.WithLabelValues(labels...))
+		return testutil.ToFloat64(m.requests.answered.WithLabelValues(labels...))
 	}
 	for _, code := range []int{http.StatusOK, exchange.ClientLeft, http.StatusTooManyRequests} {
 		resource := [3]string{}

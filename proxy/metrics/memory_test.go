@@ -27,7 +27,7 @@ func TestScrapeIsBounded(t *testing.T) {
 	allNames(t, 2, func(method, path string) {
 		target := path + query
 		rt, resp := exchange.ParseRoute(method, target[:len(path)]), exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
-		m.Request(rt, resp, time.Millisecond)
+		m.Answered(rt, resp, time.Millisecond)
 		for d := time.Millisecond; d < 10*time.Second; d *= 4 {
 			m.Written(rt, resp, d, 1000)
 		}

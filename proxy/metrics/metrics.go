@@ -15,11 +15,7 @@ import (
 // Metrics count requests and the sources of their responses.
 type Metrics struct {
 	known    names
-	requests *prometheus.CounterVec
-	seconds  *prometheus.HistogramVec
-	bytes    *prometheus.CounterVec
-	inFlight *prometheus.GaugeVec
-	forwards *prometheus.CounterVec
+	requests requests
 	recent   recent
 	watches  watches
 	Forwards *prometheus.GaugeVec
@@ -29,56 +25,10 @@ type Metrics struct {
 	panics   *prometheus.CounterVec
 }
 
-// LatencyBuckets are kube-apiserver's, and three finer ones for responses from the cache.
-var LatencyBuckets = []float64{
-	0.0005, 0.001, 0.0025, 0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8,
-	1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
-}
-
-// native adds a native histogram, for servers that scrape it, with a resolution of ten percent.
-// With too many buckets it is reset, at most once an hour, and merges buckets in between.
-func native(o prometheus.HistogramOpts) prometheus.HistogramOpts {
-	o.NativeHistogramBucketFactor, o.NativeHistogramMaxBucketNumber = 1.1, 100
-	o.NativeHistogramMinResetDuration = time.Hour
-	return o
-}
-
 // New registers and returns the server's metrics.
 func New(r prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watchproxy_requests_total",
-			Help: "Answered requests, by verb, resource, status code (of the ERROR, " +
-				"for a watch of one ERROR; 499 if the client left before the answer; " +
-				"5xx and the like for unknown codes) and source (cache, " +
-				"upstream: forwarded, proxy: refused here).",
-		}, []string{"verb", "group", "version", "resource", "code", "source"}),
-		seconds: prometheus.NewHistogramVec(native(prometheus.HistogramOpts{
-			Name: "watchproxy_request_duration_seconds",
-			Help: "Seconds from a request's header until its answer was written, by verb, " +
-				"resource, scope (resource, namespace, cluster) and source. " +
-				"For watches, logs, exec, attach and port-forward: until the answer began.",
-			Buckets: LatencyBuckets,
-		}), []string{"verb", "group", "version", "resource", "scope", "source"}),
-		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watchproxy_response_bytes_total",
-			Help: "Bytes of the bodies of answers. They count when the answer has ended, " +
-				"those of watches from the cache when they are written.",
-		}, []string{"verb", "group", "version", "resource", "source"}),
-		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "watchproxy_requests_in_flight",
-			Help: "Requests that are being answered, by kind (mutating, readOnly). Watches, " +
-				"logs, exec, attach and port-forward count until their answer begins.",
-		}, []string{"request_kind"}),
-		forwards: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watchproxy_forwarded_total",
-			Help: "Forwarded requests, by verb, resource and reason: not-a-read (writes, " +
-				"subresources, other paths), audit (the policy wants the answer's body), " +
-				"credentials (upstream has to judge the client), not-cached (the resource), " +
-				"parameters, form (Accept), table, most-recent (upstream answers at less cost), " +
-				"page, too-old, too-old-watch, too-large, not-up-to-date, " +
-				"no-progress (upstream does not help the cache), upstream-lost.",
-		}, []string{"verb", "group", "version", "resource", "reason"}),
+		requests: newRequests(),
 		Forwards: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watchproxy_forwards_in_flight",
 			Help: "Forwarded requests in flight, by verb. An open watch counts.",
@@ -89,7 +39,7 @@ func New(r prometheus.Registerer) *Metrics {
 		}),
 	}
 	m.known.mu.seen = map[kind]*[3]string{}
-	m.watches = newWatches(m.bytes)
+	m.watches = newWatches(m.requests.bytes)
 	m.watches.lags.mu.of = map[[3]string]*watch.Lag{}
 	m.Limited = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_requests_refused_total",
@@ -112,11 +62,9 @@ func New(r prometheus.Registerer) *Metrics {
 	for _, place := range []string{InHandler, InWatch, InStream, InReview} {
 		m.panics.WithLabelValues(place) // Prometheus misses an increase that creates the series
 	}
-	for _, kind := range []string{mutating, readOnly} {
-		m.inFlight.WithLabelValues(kind)
-	}
-	r.MustRegister(m.requests, m.forwards, m.seconds, m.inFlight, m.Forwards, m.Shared, m.Limited,
-		m.Refused, m.panics, m.watches.open, m.watches.ends, m.watches.lags)
+	r.MustRegister(m.requests.answered, m.requests.forwarded, m.requests.seconds,
+		m.requests.inFlight, m.Forwards, m.Shared, m.Limited, m.Refused, m.panics, m.watches.open,
+		m.watches.ends, m.watches.lags)
 	return m
 }
 

@@ -34,7 +34,7 @@ func TestLabelsAreBounded(t *testing.T) {
 	}
 	answer := func(method, path string, status int, from exchange.Source) {
 		rt, resp := exchange.ParseRoute(method, path), exchange.NewResponse(status, from)
-		m.Request(rt, resp, time.Millisecond)
+		m.Answered(rt, resp, time.Millisecond)
 		m.Written(rt, resp, time.Millisecond, 1000)
 	}
 	for i := range 200 {
@@ -84,12 +84,12 @@ func TestDurations(t *testing.T) {
 	m := New(registry)
 	list := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 	route := exchange.ParseRoute(http.MethodGet, "/api/v1/namespaces/a/pods")
-	m.Request(route, list, time.Millisecond) // the response has not been written yet
+	m.Answered(route, list, time.Millisecond) // the response has not been written yet
 	m.Written(route, list, 3*time.Second, 1234)
 	lasting := exchange.NewResponse(http.StatusOK, exchange.FromUpstream)
 	lasting.Lasts = true
 	logs := exchange.ParseRoute(http.MethodGet, "/api/v1/namespaces/a/pods/p/log")
-	m.Request(logs, lasting, 2*time.Millisecond)
+	m.Answered(logs, lasting, 2*time.Millisecond)
 	m.Written(logs, lasting, time.Hour, 99)
 	families, err := registry.Gather()
 	if err != nil {

@@ -15,6 +15,71 @@ const (
 	readOnly = "readOnly"
 )
 
+// LatencyBuckets are kube-apiserver's, and three finer ones for responses from the cache.
+var LatencyBuckets = []float64{
+	0.0005, 0.001, 0.0025, 0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8,
+	1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
+}
+
+// native adds a native histogram, for servers that scrape it, with a resolution of ten percent.
+// With too many buckets it is reset, at most once an hour, and merges buckets in between.
+func native(o prometheus.HistogramOpts) prometheus.HistogramOpts {
+	o.NativeHistogramBucketFactor, o.NativeHistogramMaxBucketNumber = 1.1, 100
+	o.NativeHistogramMinResetDuration = time.Hour
+	return o
+}
+
+// requests are the metrics of all requests.
+type requests struct {
+	answered  *prometheus.CounterVec
+	seconds   *prometheus.HistogramVec
+	bytes     *prometheus.CounterVec
+	inFlight  *prometheus.GaugeVec
+	forwarded *prometheus.CounterVec
+}
+
+func newRequests() requests {
+	m := requests{
+		answered: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_requests_total",
+			Help: "Answered requests, by verb, resource, status code (of the ERROR, " +
+				"for a watch of one ERROR; 499 if the client left before the answer; " +
+				"5xx and the like for unknown codes) and source (cache, " +
+				"upstream: forwarded, proxy: refused here).",
+		}, []string{"verb", "group", "version", "resource", "code", "source"}),
+		seconds: prometheus.NewHistogramVec(native(prometheus.HistogramOpts{
+			Name: "watchproxy_request_duration_seconds",
+			Help: "Seconds from a request's header until its answer was written, by verb, " +
+				"resource, scope (resource, namespace, cluster) and source. " +
+				"For watches, logs, exec, attach and port-forward: until the answer began.",
+			Buckets: LatencyBuckets,
+		}), []string{"verb", "group", "version", "resource", "scope", "source"}),
+		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_response_bytes_total",
+			Help: "Bytes of the bodies of answers. They count when the answer has ended, " +
+				"those of watches from the cache when they are written.",
+		}, []string{"verb", "group", "version", "resource", "source"}),
+		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "watchproxy_requests_in_flight",
+			Help: "Requests that are being answered, by kind (mutating, readOnly). Watches, " +
+				"logs, exec, attach and port-forward count until their answer begins.",
+		}, []string{"request_kind"}),
+		forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watchproxy_forwarded_total",
+			Help: "Forwarded requests, by verb, resource and reason: not-a-read (writes, " +
+				"subresources, other paths), audit (the policy wants the answer's body), " +
+				"credentials (upstream has to judge the client), not-cached (the resource), " +
+				"parameters, form (Accept), table, most-recent (upstream answers at less cost), " +
+				"page, too-old, too-old-watch, too-large, not-up-to-date, " +
+				"no-progress (upstream does not help the cache), upstream-lost.",
+		}, []string{"verb", "group", "version", "resource", "reason"}),
+	}
+	for _, kind := range []string{mutating, readOnly} {
+		m.inFlight.WithLabelValues(kind)
+	}
+	return m
+}
+
 // Began counts a request in flight. The returned gauge must be decremented when it ends.
 func (m *Metrics) Began(method string) prometheus.Gauge {
 	kind := mutating
@@ -22,26 +87,27 @@ func (m *Metrics) Began(method string) prometheus.Gauge {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
 		kind = readOnly
 	}
-	gauge := m.inFlight.WithLabelValues(kind)
+	gauge := m.requests.inFlight.WithLabelValues(kind)
 	gauge.Inc()
 	return gauge
 }
 
-// Request counts an answered request, and took if it is long-running. Written records the others.
-func (m *Metrics) Request(rt exchange.Route, resp *exchange.Response, took time.Duration) {
+// Answered counts an answered request, and took if it is long-running. Written records the others.
+func (m *Metrics) Answered(rt exchange.Route, resp *exchange.Response, took time.Duration) {
 	gvr, code := m.known.admit(metricLabels(rt, resp), rt, resp.Source), resp.Status
 	if resp.MetricStatus != 0 {
 		code = resp.MetricStatus
 	}
 	label, source := exchange.CodeLabel(code), string(resp.Source)
-	m.requests.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], label, source).Inc()
+	m.requests.answered.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], label, source).Inc()
 	if resp.Long() {
 		m.observe(rt, gvr, resp.Source, took)
 	}
 	if resp.Source == exchange.FromUpstream {
-		m.forwards.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], resp.Why).Inc()
+		why := resp.ForwardedBecause
+		m.requests.forwarded.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], why).Inc()
 		kind := Forwarded{
-			Verb: rt.Verb, Group: gvr[0], Version: gvr[1], Resource: gvr[2], Reason: resp.Why,
+			Verb: rt.Verb, Group: gvr[0], Version: gvr[1], Resource: gvr[2], Reason: why,
 		}
 		m.recent.add(kind, time.Now())
 	}
@@ -54,8 +120,8 @@ func (m *Metrics) Written(rt exchange.Route, resp *exchange.Response, took time.
 		m.observe(rt, gvr, resp.Source, took)
 	}
 	if _, stream := resp.Body.(exchange.Stream); !stream {
-		counter := m.bytes.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], string(resp.Source))
-		counter.Add(float64(n))
+		bytes := m.requests.bytes
+		bytes.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], string(resp.Source)).Add(float64(n))
 	}
 }
 
@@ -63,7 +129,8 @@ func (m *Metrics) observe(
 	rt exchange.Route, gvr [3]string, source exchange.Source, took time.Duration,
 ) {
 	in := scope(rt, gvr)
-	seconds := m.seconds.WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], in, string(source))
+	seconds := m.requests.seconds.
+		WithLabelValues(rt.Verb, gvr[0], gvr[1], gvr[2], in, string(source))
 	seconds.Observe(took.Seconds())
 }
 

@@ -101,7 +101,9 @@ func (r *reading) work(items *derived.ListItems) int64 {
 	return cutWork
 }
 
-func (r *reading) compose(meta wire.ListMeta, items *derived.ListItems) (*exchange.Response, error) {
+func (r *reading) compose(
+	meta wire.ListMeta, items *derived.ListItems,
+) (*exchange.Response, error) {
 	body := &derived.List{Separator: items.Separator}
 	if r.form.Verbatim() {
 		body.Spans, body.Length = items.Spans, items.Size()

@@ -188,7 +188,6 @@ func (m *marks) annotate(object []byte, sorted bool) []byte {
 
 type member struct{ key, value gjson.Result }
 
-// cut removes a member and its comma from JSON without white space.
 func (m member) cut(object []byte) []byte {
 	from, to := m.key.Index, m.value.Index+len(m.value.Raw)
 	switch {

@@ -97,7 +97,6 @@ type protoField struct {
 	start, end int
 }
 
-// eachField visits the fields of a message until visit returns false.
 func eachField(message []byte, visit func(protoField) bool) error {
 	for at := 0; at < len(message); {
 		f := protoField{start: at}

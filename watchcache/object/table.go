@@ -176,7 +176,6 @@ func (r Row) Metadata(made []byte) ([]byte, error) {
 // ErrMetadata means that a row's metadata differs from its object's (see [InternalMetadata]).
 var ErrMetadata = errors.New("a row has other metadata than its object")
 
-// fingerprint returns a hash of metadata without the digits of its resourceVersion.
 func fingerprint(partial []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)

@@ -225,7 +225,6 @@ func (t Tree) Count(from, to string) int {
 	return max(below-t.rank(from), 0)
 }
 
-// rank returns the number of keys below key.
 func (t Tree) rank(key string) int {
 	n, before := t.root, 0
 	if n == nil {
@@ -336,7 +335,6 @@ func join(a, b *node) []*node {
 	return split(slices.Concat(a.children, b.children), fanout, newInner, newInner)
 }
 
-// split returns one node of entries, or two halves if there are more than limit.
 func split[E any](entries []E, limit int, first, second func([]E) *node) []*node {
 	if len(entries) <= limit {
 		return []*node{first(entries)}

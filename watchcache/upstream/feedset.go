@@ -98,7 +98,6 @@ func (s *feedSet) findOrAdd(
 	return f, nil
 }
 
-// filled returns the feed of the first scope whose cache is filled, or nil, and the scope's index.
 func (s *feedSet) filled(key feed.Key, scopes []object.Scope) (*fresh.Feed, int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +156,6 @@ func (s *feedSet) Started() []*fresh.Feed {
 	return feeds
 }
 
-// giveUp ends a feed immediately and remembers the reason for a while.
 func (s *feedSet) giveUp(f *fresh.Feed, reason error, pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

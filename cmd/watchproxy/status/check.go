@@ -62,7 +62,6 @@ func readiness(ctx context.Context, base string) (reasons []string, err error) {
 	return reasons, nil
 }
 
-// unhealthy returns the problems of a proxy that serves.
 func (s *Status) unhealthy() (reasons []string) {
 	if s.ConfigRefused {
 		reasons = append(reasons, "the configuration file is refused, "+

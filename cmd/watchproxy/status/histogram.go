@@ -18,7 +18,6 @@ type bucket struct {
 	Count   uint64  `json:"count"`
 }
 
-// histogram returns the sum of a histogram's matching series.
 func (m families) histogram(name string, match func(labels) bool) histogram {
 	h, buckets := histogram{Buckets: []bucket{}}, map[float64]uint64{}
 	for _, metric := range m[name].GetMetric() {

@@ -9,7 +9,6 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// families are metrics by name.
 type families map[string]*dto.MetricFamily
 
 func gather(from prometheus.Gatherer) (families, error) {
@@ -34,7 +33,6 @@ func labelsOf(metric *dto.Metric) labels {
 	return l
 }
 
-// series returns the labels and values of a counter or a gauge.
 func (m families) series(name string) iter.Seq2[labels, float64] {
 	return func(yield func(labels, float64) bool) {
 		for _, metric := range m[name].GetMetric() {
@@ -46,7 +44,6 @@ func (m families) series(name string) iter.Seq2[labels, float64] {
 	}
 }
 
-// sum returns the sum of a metric's series, or 0 if the metric does not exist.
 func (m families) sum(name string) (sum float64) {
 	for _, value := range m.series(name) {
 		sum += value
@@ -54,7 +51,6 @@ func (m families) sum(name string) (sum float64) {
 	return sum
 }
 
-// by returns the sums of a metric's series by the value of a label.
 func (m families) by(name, label string) map[string]float64 {
 	sums := map[string]float64{}
 	for l, value := range m.series(name) {

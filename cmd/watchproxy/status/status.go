@@ -54,7 +54,6 @@ type memory struct {
 	Limit    int64 `json:"limitBytes"`    // of the garbage collector; 0 means no limit
 }
 
-// requests counts clients' requests by the source of the response. A watch is one request.
 type requests struct {
 	Cache     int64 `json:"cache"`
 	Forwarded int64 `json:"forwarded"` // includes Shared
@@ -66,7 +65,6 @@ type requests struct {
 	HitRatio *float64 `json:"hitRatio"`
 }
 
-// failures counts responses by their status code, regardless of their source.
 type failures struct {
 	Server  int64 `json:"server"`  // 500 and above
 	Limited int64 `json:"limited"` // 429

@@ -28,7 +28,6 @@ func (s *Status) writeTable(to io.Writer) error {
 	return w.Flush()
 }
 
-// name returns a feed's resource in kubectl's notation with its version.
 func (f *feedStatus) name() string {
 	name := strings.TrimSuffix(f.Resource+"."+f.Version+"."+f.Group, ".")
 	if f.Scope != "" {

@@ -142,7 +142,6 @@ func (c *Client) Read(
 // value that this proxy forwards events to clients of its own (see watchcache.Cursor.WholeHistory).
 const UserAgent = "watchproxy"
 
-// statusError returns the Status in an error response, or makes one.
 func statusError(resp *http.Response) error {
 	defer resp.Body.Close() //nolint:errcheck // the error is the answer
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, MaxErrorBody))
@@ -195,37 +194,32 @@ func ResourcePath(gvr schema.GroupVersionResource, namespace string) string {
 // namespaceResource is the resource namespaces, which exists in every cluster.
 var namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 
-// ServerVersion returns the version that upstream's apiserver had at since or later, and how long
-// the response took. An emulated version is another one. One request runs at a time. Callers that
-// wait share the next one, and its error.
-func (c *Client) ServerVersion(
-	ctx context.Context, since time.Time,
-) (name string, took time.Duration, err error) {
+// ServerVersion returns the version that upstream's apiserver had at since or later. An emulated
+// version is another one. One request runs at a time, and callers that wait share the next one.
+func (c *Client) ServerVersion(ctx context.Context, since time.Time) (string, error) {
 	var last serverVersion
 	select {
 	case last = <-c.server:
 		defer func() { c.server <- last }()
 	case <-ctx.Done():
-		return "", 0, ctx.Err()
+		return "", ctx.Err()
 	}
-	if last.asked.Before(since) {
-		var v version.Info
-		asked := time.Now()
-		err := c.Read(ctx, schema.GroupVersionResource{}, "/version", &v)
-		if ctx.Err() != nil {
-			return "", 0, err // not shared, because others may wait longer
-		}
-		if v.EmulationMinor != "" {
-			v.GitVersion += " as " + v.EmulationMajor + "." + v.EmulationMinor
-		}
-		last = serverVersion{v.GitVersion, err, asked, time.Since(asked)}
+	if !last.asked.Before(since) {
+		return last.version, nil
 	}
-	return last.name, last.took, last.err
+	var v version.Info
+	asked := time.Now()
+	if err := c.Read(ctx, schema.GroupVersionResource{}, "/version", &v); err != nil {
+		return "", err
+	}
+	last = serverVersion{v.GitVersion, asked}
+	if v.EmulationMinor != "" {
+		last.version += " as " + v.EmulationMajor + "." + v.EmulationMinor
+	}
+	return last.version, nil
 }
 
 type serverVersion struct {
-	name  string
-	err   error
-	asked time.Time
-	took  time.Duration
+	version string
+	asked   time.Time
 }

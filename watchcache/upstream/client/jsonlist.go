@@ -79,7 +79,6 @@ type jsonReader struct {
 	buf []byte // the latest value
 }
 
-// peek skips white space and returns the next byte without reading it.
 func (j *jsonReader) peek() (byte, error) {
 	for {
 		next, err := j.r.Peek(1)
@@ -107,7 +106,6 @@ func (j *jsonReader) expect(c byte) error {
 	return nil
 }
 
-// sequence reads what follows the opening bracket of an object or an array.
 func (j *jsonReader) sequence(closing byte, element func() error) error {
 	c, err := j.peek()
 	for more := false; err == nil && (more || c != closing); {

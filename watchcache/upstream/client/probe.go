@@ -40,7 +40,6 @@ type Probe struct {
 	EmptyRows string
 }
 
-// maxProbeBody is the maximum size of a probe's list, in bytes. It has one object at most.
 const maxProbeBody = 4 << 20
 
 // Probe reads upstream's revision and the form of the resource's lists. verb is for the metrics.

@@ -61,7 +61,6 @@ func ReadProtoList(
 	}
 }
 
-// list reads the message of a list up to the offset end.
 func (p *protoReader) list(end int, meta *metav1.ListMeta, item func([]byte)) error {
 	for p.at < end {
 		number, size, err := p.field()
@@ -131,7 +130,6 @@ func (p *protoReader) field() (number protowire.Number, size int, err error) {
 	return number, int(length), nil
 }
 
-// maxList is the maximum size of a list in protobuf, in bytes.
 const maxList = 1 << 30
 
 // bytes reads the value of a field. The value is valid until the next read.

@@ -71,15 +71,13 @@ type document struct {
 	err       error
 }
 
-// New returns a Discovery. running counts the goroutines of its requests.
-func New(
-	ctx context.Context, client *client.Client, running *sync.WaitGroup, log *zap.Logger,
-) *Discovery {
+// New returns a Discovery. wg counts the goroutines of its requests.
+func New(ctx context.Context, c *client.Client, wg *sync.WaitGroup, log *zap.Logger) *Discovery {
 	d := &Discovery{
-		client:  client,
+		client:  c,
 		log:     log,
 		ctx:     ctx,
-		running: running,
+		running: wg,
 		places:  make(chan struct{}, Max),
 	}
 	d.Mu.Documents = map[schema.GroupVersion]*document{}

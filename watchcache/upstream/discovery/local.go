@@ -147,7 +147,6 @@ func (d *Discovery) Preferred(
 	return schema.GroupVersionResource{}, fmt.Errorf("%w: %s", ErrNotServed, gr)
 }
 
-// newest returns the versions of all groups, stable and later versions first.
 func (doc *document) newest() []schema.GroupVersion {
 	return slices.SortedFunc(maps.Keys(doc.versions), func(a, b schema.GroupVersion) int {
 		return version.CompareKubeAwareVersionStrings(b.Version, a.Version)

@@ -42,7 +42,6 @@ func (b *beginning) inThePast(ctx context.Context, u *Usage, at uint64) bool {
 	return b.past
 }
 
-// next fills the cache with the first past state in b.left that upstream can list.
 func (b *beginning) next(ctx context.Context) bool {
 	for len(b.left) > 0 {
 		rv := b.left[0]

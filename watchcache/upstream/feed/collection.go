@@ -41,7 +41,6 @@ func newCollection(u *Shared, key Key) *Collection {
 	return c
 }
 
-// describe asks upstream how it serves the collection now (see [discovery.Question]).
 func (c *Collection) describe(
 	ctx context.Context, since time.Time, heard *atomic.Int64,
 ) (is discovery.Description, at uint64, err error) {

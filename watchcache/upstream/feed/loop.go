@@ -20,7 +20,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/discovery"
 )
 
-// loop belongs to Run.
 type loop struct {
 	limits    watchcache.Limits
 	beginning *beginning
@@ -72,7 +71,6 @@ func (f *Feed) unlessStopped(err error) error {
 // WatchLife is the shortest timeout that kube-apiserver gives a watch by default.
 const WatchLife = 30 * time.Minute
 
-// follow syncs and watches until ctx ends or an error stops the feed.
 func (f *Feed) follow(ctx context.Context) error {
 	for again := client.NewRetry(f.Shared.Health); ; {
 		endTurn, err := f.Progress.turn(ctx)

@@ -24,6 +24,7 @@ type Shared struct {
 	Metrics *Metrics
 	Log     *zap.Logger
 	Options atomic.Pointer[Options]
+	answers responsiveness
 }
 
 // Options contains the options of all feeds.

@@ -111,11 +111,8 @@ func (p *Progress) Ready(ctx context.Context) error {
 		case p.queued.Load(), quiet() < patience, behind && quiet() < MostPatience:
 			continue // the proxy itself lets a queued feed wait
 		case !behind:
-			called := time.Now() // a request that concerns no feed
-			asking, cancel := context.WithTimeout(ctx, MostPatience-Patience)
-			_, took, _ := p.Shared.Client.ServerVersion(asking, called.Add(-Patience/4))
-			cancel()
-			others := max(took, time.Since(called))
+			const most = MostPatience - Patience
+			others := p.Shared.answers.Measure(ctx, p.Shared.Client, most, Patience/4)
 			patience = min(max(patience, patiently*others), MostPatience)
 		}
 		ended := closed(p.started) && p.err != nil // the next turn says why

@@ -165,15 +165,13 @@ func (c *SelfCheck) checkVersion(
 
 // askVersion reads the apiserver's version as of since or later. It reports whether another version
 // wrote the cached state. After an error, the next stream asks again.
-func (c *SelfCheck) askVersion(
-	ctx context.Context, most time.Duration, since time.Time,
-) (changed bool) {
+func (c *SelfCheck) askVersion(ctx context.Context, most time.Duration, since time.Time) bool {
 	if c.Aggregated {
 		return false // another server writes the objects
 	}
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
-	server, _, err := c.Shared.Client.ServerVersion(ctx, since)
+	server, err := c.Shared.Client.ServerVersion(ctx, since)
 	if err != nil {
 		c.Log.Debug("upstream does not tell its version", zap.Error(err))
 		return false

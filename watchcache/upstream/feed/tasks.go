@@ -16,7 +16,6 @@ type tasks struct {
 	}
 }
 
-// newTasks returns no tasks yet. They end with ctx, or after Stop.
 func newTasks(ctx context.Context) *tasks {
 	ctx, stop := context.WithCancel(ctx)
 	return &tasks{Context: ctx, Stop: stop}

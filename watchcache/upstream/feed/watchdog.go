@@ -9,7 +9,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/client"
 )
 
-// watchdog detects that a feed's stream is lost or has fallen silent.
 type watchdog struct {
 	client *client.Client
 	writer *Writer

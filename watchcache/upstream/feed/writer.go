@@ -37,7 +37,6 @@ type Writer struct {
 	}
 }
 
-// phase is what the feed does with its cache.
 type phase int
 
 const (
@@ -133,7 +132,6 @@ func (w *Writer) phase() phase {
 	return w.mu.phase
 }
 
-// noteVersion records the apiserver's version, and reports whether another one wrote the state.
 func (w *Writer) noteVersion(version string) (other bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -149,7 +147,6 @@ func (w *Writer) sameState(epoch uint64) {
 	})
 }
 
-// end ends the cache immediately. Nothing is written any more.
 func (w *Writer) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -14,7 +14,6 @@ import (
 // linkMost limits the resources that one round compares with the reference.
 const linkMost = 16
 
-// reference is the resource with which all others are compared.
 var reference = feed.OwnerOf(schema.GroupResource{Resource: "namespaces"})
 
 // link collects evidence that the resources that feeds or the ledger watch share one etcd. Those

@@ -72,7 +72,6 @@ func (f *Feed) options() feed.ResourceOptions {
 // ServesConsistent reports whether the configuration lets the cache serve consistent reads.
 func (f *Feed) ServesConsistent() bool { return !f.options().ForwardConsistent }
 
-// busy reports whether the next reader is expected soon.
 func (f *Feed) busy() bool {
 	read := f.read.Load()
 	return read != 0 && watchcache.SinceMoment(read) < Needed/6

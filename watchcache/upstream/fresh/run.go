@@ -20,7 +20,6 @@ const (
 	forwarded = "forwarded" // of a read: it did not wait for the run
 )
 
-// question is upstream's revision, from a probe.
 type question struct {
 	rv uint64
 	// own is true if the probe was for the feed's own resource. Otherwise upstream's watch cache of

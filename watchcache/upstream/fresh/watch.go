@@ -21,7 +21,6 @@ import (
 	"github.com/watchproxy/watchproxy/watchcache/upstream/feed"
 )
 
-// ledgerBuffer is the read buffer of a watch, in bytes.
 const ledgerBuffer = 4 << 10
 
 type ledgerWatch struct {

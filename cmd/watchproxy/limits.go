@@ -6,7 +6,49 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/watchproxy/watchproxy/config"
+	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
+
+const (
+	// headerMax limits the request line and the headers of a request, in bytes.
+	headerMax = 64 << 10
+	// readTimeout limits the time for the headers of a request, and each pause within its body.
+	readTimeout = 30 * time.Second
+	// writeTimeout limits the time to read a part of a response that is not a stream.
+	writeTimeout = time.Minute
+	// idleTimeout is how long a connection stays open between requests.
+	idleTimeout = 3 * time.Minute
+)
+
+// limits returns the limits of clients. There are memory and file descriptors for so many
+// connections; 0 means no such limit. With authentication, a user may have half of the connections.
+func limits(c *config.ProxyConfiguration, connections, descriptors int) exchange.Limits {
+	l := c.Limits
+	all := *l.MaxConnections
+	if connections > 0 {
+		all = min(all, connections)
+	}
+	limits := exchange.Limits{
+		HeaderBytes: headerMax,
+		Read:        readTimeout,
+		Write:       writeTimeout,
+		Idle:        idleTimeout,
+		Stall:       c.Cache.Log.MaxAge.Duration,
+		Connections: all,
+		UserWatches: *l.MaxWatchesPerIdentity,
+		Forwards:    *l.MaxForwardsInFlight,
+		Descriptors: descriptors,
+
+		GoawayChance: c.GoawayChance,
+	}
+	limits.UserConnections, _ = limits.Crowd()
+	if c.Authentication.Mode == config.Delegated {
+		limits.UserConnections = max(1, limits.UserConnections/2)
+	}
+	return limits
+}
 
 const (
 	// Clients' connections cannot use all file descriptors. Reserved for upstream, logs and the
