@@ -196,7 +196,7 @@ func requestFields(req *exchange.Request, resp *exchange.Response) []zap.Field {
 		{"subresource", rt.Subresource},
 		{"namespace", rt.Namespace},
 		{"name", rt.Name},
-		{"view", req.View.String()},
+		{"view", req.Route.View.String()},
 		{"query", loggedQuery(req.Query)},
 		{"forwardedBecause", resp.ForwardedBecause},
 		{"userAgent", req.Header.Get("User-Agent")},

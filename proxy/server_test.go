@@ -57,9 +57,9 @@ func TestAccessLog(t *testing.T) {
 			Method: http.MethodGet, Path: "/api/v1/namespaces/shop/pods", Query: "labelSelector=app%3Dcart&command=psql+-pSECRET&limit=5",
 			Header:   http.Header{"User-Agent": {"test"}, "Impersonate-User": {"carol"}},
 			Identity: &access.Caller{User: &user.DefaultInfo{Name: "alice"}}, Conn: from{address: "192.0.2.7:4711"},
-			View: &exchange.View{Name: "slim"},
 		}
 		req.Route = exchange.ParseRoute(req.Method, req.Path)
+		req.Route.View = &exchange.View{Name: "slim"}
 		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
 		resp.Header.Set("Audit-Id", "of the client")
 		for range 1000 {

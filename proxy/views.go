@@ -28,21 +28,22 @@ func enterView(views map[string]*exchange.View, req *exchange.Request) {
 	if !ok {
 		return
 	}
-	req.View, req.Path = view, "/"+path
+	req.Path = "/" + path
 	req.Target = req.Path + req.Target[len(exchange.ViewPrefix+rest):]
 	req.Route = exchange.ParseRoute(req.Method, req.Path)
+	req.Route.View = view
 }
 
 // refuseInView refuses what a view cannot do, and requests for a view that does not exist.
 func refuseInView(views map[string]*exchange.View, req *exchange.Request) *exchange.Response {
-	if req.View == nil {
+	if req.Route.View == nil {
 		if len(views) > 0 && strings.HasPrefix(req.Path, exchange.ViewPrefix) {
 			return req.Refuse(exchange.Failure(http.StatusNotFound, metav1.StatusReasonNotFound,
 				"watchproxy has no such view: see views in its configuration"))
 		}
 		return nil
 	}
-	fields := req.View.Of(req.Route.GVR.GroupResource())
+	fields := req.Route.View.Of(req.Route.GVR.GroupResource())
 	switch {
 	case fields == nil || !req.Route.Resource:
 		return nil
@@ -51,20 +52,20 @@ func refuseInView(views map[string]*exchange.View, req *exchange.Request) *excha
 			http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
 			fmt.Sprintf("%s of %s is not allowed in the view %s, which shows only a part of each "+
 				"object: use the address without %s", req.Route.Verb, req.Route.GVR.Resource,
-				req.View.Name, exchange.ViewPrefix+req.View.Name)))
+				req.Route.View.Name, exchange.ViewPrefix+req.Route.View.Name)))
 		refusal.Header.Set("Allow", "GET")
 		return refusal
 	case cuts(req) == nil:
 		return nil
 	case req.WantsUpgrade():
-		return req.Refuse(exchange.BadRequest("the view " + req.View.Name +
+		return req.Refuse(exchange.BadRequest("the view " + req.Route.View.Name +
 			" answers over HTTP alone: leave out the header Upgrade"))
 	}
 	if _, ok := wire.AcceptsJSON(req.Header.Get("Accept")); !ok {
 		return req.Refuse(exchange.Failure(
 			http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable,
 			fmt.Sprintf("the view %s may have %s only in JSON: accept application/json, too",
-				req.View.Name, req.Route.GVR.Resource)))
+				req.Route.View.Name, req.Route.GVR.Resource)))
 	}
 	return nil
 }
@@ -108,7 +109,7 @@ func cuts(req *exchange.Request) *projection.Projection {
 		!slices.Contains(showsObject, req.Route.Subresource) {
 		return nil
 	}
-	return req.View.Of(req.Route.GVR.GroupResource())
+	return req.Route.View.Of(req.Route.GVR.GroupResource())
 }
 
 // cutForwarded cuts the objects in an answer of upstream. It fails if it does not understand the
@@ -140,6 +141,6 @@ func cutForwarded(req *exchange.Request, resp *exchange.Response) *exchange.Resp
 
 func failCut(req *exchange.Request, resp *exchange.Response) *exchange.Response {
 	resp.Abandon()
-	return req.Refuse(exchange.BadGateway("the view " + req.View.Name +
+	return req.Refuse(exchange.BadGateway("the view " + req.Route.View.Name +
 		" cannot show upstream's answer, which is not JSON"))
 }

@@ -151,8 +151,8 @@ func (a *Auditor) event(req *exchange.Request, received time.Time) *event {
 		panic("BUG: " + err.Error())
 	}
 	audit.WithAuditID(ctx, types.UID(req.AuditID()))
-	if req.View != nil {
-		prefix := exchange.ViewPrefix + req.View.Name
+	if req.Route.View != nil {
+		prefix := exchange.ViewPrefix + req.Route.View.Name
 		if sent.URL.Path = prefix + sent.URL.Path; sent.URL.RawPath != "" {
 			sent.URL.RawPath = prefix + sent.URL.RawPath
 		}

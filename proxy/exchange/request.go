@@ -35,9 +35,6 @@ type Request struct {
 	// Identity is the authenticated caller. Without authentication it is nil, and the request has
 	// the proxy's rights.
 	Identity *access.Caller
-	// View is the view in whose path the request came, or nil. The other fields are those of the
-	// same request without a view.
-	View *View
 	// InFlight counts the request until End. It is nil for a request that does not count.
 	InFlight interface{ Dec() }
 	// Memory is what counts for the request until Free. Before the request is admitted, it is nil.

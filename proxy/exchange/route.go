@@ -19,6 +19,9 @@ type Route struct {
 	Name        string
 	Subresource string
 	Verb        string
+	// View is the view in whose path the request came, or nil. The other fields, and the request's
+	// path, are those of the same request without a view.
+	View *View
 	// Resource is false for paths without a resource, such as /version.
 	Resource bool
 	// Plain is true for the canonical path of a collection or an object: no empty or escaped

@@ -53,7 +53,7 @@ func parse(req *exchange.Request) (p plan, err error) {
 
 func (p *plan) negotiate(req *exchange.Request, accept string) {
 	p.Choices = wire.Negotiate(accept, p.Kind, req.Pretty())
-	if fields := req.View.Of(p.GVR.GroupResource()); fields != nil {
+	if fields := req.Route.View.Of(p.GVR.GroupResource()); fields != nil {
 		p.Choices = wire.NegotiateCut(accept, p.Kind, req.Pretty(), fields, p.GVR)
 	}
 	// Indented JSON, which is the last choice if any, is left to upstream. A list that upstream
@@ -61,7 +61,7 @@ func (p *plan) negotiate(req *exchange.Request, accept string) {
 	last := len(p.Choices) - 1
 	switch {
 	case last < 0 || !p.Choices[last].Pretty:
-	case req.View.Narrows(p.Route):
+	case req.Route.View.Narrows(p.Route):
 		p.Choices[last].Pretty = false
 	default:
 		p.Choices = p.Choices[:last]

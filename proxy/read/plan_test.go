@@ -119,11 +119,12 @@ func TestResumedWatchesAreRefused(t *testing.T) {
 	} {
 		req := &exchange.Request{
 			Method: http.MethodGet, Target: c.target, Header: http.Header{},
-			Identity: &access.Caller{Token: true}, View: &exchange.View{Name: "mine", Allowed: true},
+			Identity: &access.Caller{Token: true},
 		}
 		req.SplitTarget()
 		rd := New(Config{Feeds: c.feeds, Log: zap.NewNop()}, Options{})
 		req.Route = exchange.ParseRoute(req.Method, req.Path)
+		req.Route.View = &exchange.View{Name: "mine", Allowed: true}
 		got := rd.Answer(t.Context(), req)
 		refused := got.Response != nil && got.Response.Status == http.StatusMethodNotAllowed
 		if got.Reason != c.want || refused != (c.want == "") {

@@ -28,9 +28,9 @@ type Feed struct {
 
 	mu struct {
 		sync.Mutex
-		next   *run  // gathers readers; nil without waiting readers
-		proved proof // the latest; zero if there is none
+		next *run // gathers readers; nil without waiting readers
 	}
+	proofs  proofs
 	probing chan time.Time // contains the time of the next probe, unless a run probes
 	helping chan struct{}  // contains a token while a run sends more than a probe
 	read    atomic.Int64   // moment when the last reader came
@@ -207,7 +207,7 @@ func (f *Feed) begin(ctx context.Context, r *run) {
 		r.by = failed
 		f.Feed.Log.Debug("cache could not be brought up to date", zap.Error(err))
 	} else {
-		f.noteProof(proof{began, q.rv, q.era})
+		f.proofs.note(proof{began, q.rv, q.era})
 	}
 	f.failing.Store(err != nil)
 	f.Keeper.metrics.ran(f.Feed.GVR, r)

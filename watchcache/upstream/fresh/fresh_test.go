@@ -31,8 +31,8 @@ func TestRunOfAnEpochThatIsOver(t *testing.T) {
 func TestLaterProofsStay(t *testing.T) {
 	f, now := &Feed{}, time.Now()
 	for i, p := range []proof{{now, 100, 1}, {now.Add(time.Second), 120, 2}, {now.Add(time.Millisecond), 130, 1}} {
-		f.noteProof(p)
-		if got, want := f.lastProof().era, []uint64{1, 2, 2}[i]; got != want {
+		f.proofs.note(p)
+		if got, want := f.proofs.last().era, []uint64{1, 2, 2}[i]; got != want {
 			t.Errorf("after run %d, the latest proof is of era %d, want %d", i, got, want)
 		}
 	}

@@ -2,6 +2,7 @@ package fresh
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/watchproxy/watchproxy/watchcache"
@@ -21,18 +22,24 @@ func (p proof) age() time.Duration {
 	return max(now.Sub(p.at), now.Round(0).Sub(p.at.Round(0)))
 }
 
-func (f *Feed) noteProof(p proof) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !p.at.Before(f.mu.proved.at) {
-		f.mu.proved = p
+// proofs has the latest proof; zero if there is none.
+type proofs struct {
+	mu     sync.Mutex
+	latest proof
+}
+
+func (l *proofs) note(p proof) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !p.at.Before(l.latest.at) {
+		l.latest = p
 	}
 }
 
-func (f *Feed) lastProof() proof {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.mu.proved
+func (l *proofs) last() proof {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.latest
 }
 
 // Recent returns the cached state if it is younger than the resource's maxAge. age is the state's
@@ -58,7 +65,7 @@ func (f *Feed) recent() (s watchcache.Snapshot, age time.Duration, ok bool) {
 	if most <= 0 {
 		return s, 0, false
 	}
-	p := f.lastProof()
+	p := f.proofs.last()
 	if age = p.age(); age > most {
 		return s, 0, false
 	}

@@ -48,7 +48,7 @@ func (q *question) price(s watchcache.Stats) (probes int) {
 // and not before a proof in the era, of which the first comes from upstream itself, because the
 // stream may still follow another history.
 func (f *Feed) Carries(era uint64) bool {
-	last := f.lastProof()
+	last := f.proofs.last()
 	return !last.at.IsZero() && last.era == era &&
 		!f.Cache().Resource().NoWatchCache && f.Keeper.Ledger.Has(f.Feed.Owner)
 }
