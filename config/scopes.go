@@ -64,7 +64,8 @@ func validateExpanded(path *field.Path, text string, check func(string) []string
 		problems = append(problems, fmt.Sprintf("the environment variable %s is not set", found[1]))
 	}
 	if strings.Contains(variable.ReplaceAllString(text, ""), "$") {
-		problems = append(problems, "must name environment variables as $(NAME)")
+		problems = append(problems, "must name environment variables as $(NAME), "+
+			"and their values must have no $")
 	}
 	if len(problems) == 0 {
 		problems = check(text)

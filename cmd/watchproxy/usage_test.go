@@ -57,6 +57,7 @@ func TestMisuse(t *testing.T) {
 		"config validate":                    `accepts 1 arg(s), received 0 (see 'watchproxy config validate --help')`,
 		"config validate a b":                `accepts 1 arg(s), received 2 (see 'watchproxy config validate --help')`,
 		"status -o yaml":                     `--output "yaml": must be json, or not given (see 'watchproxy status --help')`,
+		"status --admin https://":            `--admin "https://": must be the URL of a proxy's admin address, as in http://127.0.0.1:8002 (see 'watchproxy status --help')`,
 		"status --admin ftp://a":             `--admin "ftp://a": must be the URL of a proxy's admin address, as in http://127.0.0.1:8002 (see 'watchproxy status --help')`,
 		"status --as-client https://a":       `--as-client needs --check (see 'watchproxy status --help')`,
 		"status --check --as-client=":        `--as-client "": must be an https URL (see 'watchproxy status --help')`,

@@ -43,7 +43,12 @@ func newViewFields(views []config.View, log *zap.Logger) *viewFields {
 	for _, view := range views {
 		for _, field := range slices.Concat(view.Fields, view.Drop) {
 			path, err := config.ParsePath(field)
-			if err == nil && len(view.Resources) > 0 && !slices.Contains(config.KeptFields, field) {
+			kept := func(name string) bool {
+				of, _ := config.ParsePath(name)
+				return slices.Equal(of, path)
+			}
+			skip := err != nil || slices.ContainsFunc(config.KeptFields, kept)
+			if !skip && len(view.Resources) > 0 {
 				u := status.UnfoundField{View: view.Name, Field: field, Resources: view.Resources}
 				v.wanted = append(v.wanted, wantedField{UnfoundField: u, path: path})
 			}

@@ -45,7 +45,7 @@ func TestUnfoundFields(t *testing.T) {
 	slim := []string{"pods", "nodes"}
 	views := []config.View{
 		{Name: "slim", Resources: slim, Fields: []string{
-			"kind", "metadata.namespace", "spec.nodeName", "spec.podCIDR", "spec.nodename", `metadata["a.b"]`, "status.podIPs[*].ip", "status.podIPs.ip", "status.none[*].ip",
+			"kind", "metadata.namespace", `metadata["namespace"]`, "spec.nodeName", "spec.podCIDR", "spec.nodename", `metadata["a.b"]`, "status.podIPs[*].ip", "status.podIPs.ip", "status.none[*].ip",
 		}},
 		{Name: "secret", Resources: []string{"secrets"}, Drop: []string{"data.a", "metadata.name.first"}},
 		{Name: "all", Drop: []string{"data.b"}},

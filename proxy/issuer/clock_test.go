@@ -27,8 +27,8 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// Attempts go on after a failure. The log has one line when they begin to fail, and one when they
-// work again.
+// After a failure, attempts come soon one after the other. The log has one line when they begin to fail, and
+// one when they work again.
 func TestAttemptsAfterFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -44,14 +44,17 @@ func TestAttemptsAfterFailure(t *testing.T) {
 			w.locked(func() { n = w.secretReads })
 			return n
 		}
-		const times = 6
-		for _, down := range []error{errors.New("down"), nil} {
-			w.fail(down)
-			before := reads()
-			time.Sleep(times * interval)
-			if n := reads() - before; n > times || n < times/2 {
-				t.Errorf("%d attempts in %v", n, times*interval)
-			}
+		time.Sleep(interval * 2)
+		const times = 5
+		before := reads()
+		time.Sleep(times*soon + time.Second)
+		if n := reads() - before; n < times || n > times+1 {
+			t.Errorf("%d attempts in %v", n, times*soon)
+		}
+		w.fail(nil)
+		time.Sleep(soon + interval*4)
+		if n := reads() - before; n < times+2 || n > times+8 {
+			t.Errorf("%d attempts in all", n)
 		}
 		if all := logs.All(); len(all) != 2 || all[0].Level != zap.ErrorLevel || all[1].Level != zap.InfoLevel {
 			t.Errorf("the log says %v", all)

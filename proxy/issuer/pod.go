@@ -20,7 +20,7 @@ const (
 	publishInterval = 5 * time.Second
 	// authorityFile has the CA's certificate and its private key.
 	authorityFile = "authority.pem"
-	// unfinished is the prefix of the name of a file that is being written.
+	// unfinished is the prefix of the names of files that are being written.
 	unfinished = ".unfinished."
 	// Clients in other containers may have other users.
 	publicFile, publicDirectory   = 0o644, 0o755
@@ -55,6 +55,12 @@ type Pod struct {
 
 // NewPod reads or makes the CA, makes the first serving certificate and publishes the files.
 func NewPod(o PodOptions, log *zap.Logger) (*Pod, error) {
+	for _, dir := range []string{o.Authority, o.Directory} { // of a container that was killed
+		left, _ := filepath.Glob(filepath.Join(dir, unfinished+"*"))
+		for _, file := range left {
+			_ = os.Remove(file)
+		}
+	}
 	a, err := readAuthority(filepath.Join(o.Authority, authorityFile))
 	if err != nil {
 		return nil, fmt.Errorf("authority: %w", err)
@@ -111,22 +117,25 @@ func (p *Pod) publish() error {
 }
 
 // replace writes a file, whose readers see either the old content or all of the new.
-func replace(path string, content []byte, mode, directory fs.FileMode) error {
+func replace(path string, content []byte, mode, directory fs.FileMode) (err error) {
 	dir, name := filepath.Split(path)
 	if err := os.MkdirAll(dir, directory); err != nil {
 		return err
 	}
-	temporary := filepath.Join(dir, unfinished+name)
-	_ = os.Remove(temporary) // left by a container that was killed, or by a failure
-	f, err := os.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	f, err := os.CreateTemp(dir, unfinished+name+".")
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
 	_, err = f.Write(content)
 	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(temporary, path)
+	return os.Rename(f.Name(), path)
 }
 
 // Run publishes new tokens and renews the certificate until ctx ends.

@@ -151,10 +151,10 @@ func TestPodWithoutToken(t *testing.T) {
 	}
 }
 
-// A file that a killed proxy has not finished is replaced, and an empty one counts as none.
+// A file that a killed proxy has not finished is removed, and an empty one counts as none.
 func TestPodAfterKill(t *testing.T) {
 	p := newPod(t)
-	left := filepath.Join(p.Directory, unfinished+"token")
+	left := filepath.Join(p.Directory, unfinished+"token.1")
 	for path, content := range map[string]string{left: "a token", filepath.Join(p.Authority, authorityFile): ""} {
 		if err := replace(path, []byte(content), privateFile, privateDirectory); err != nil {
 			t.Fatal(err)

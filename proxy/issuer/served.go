@@ -71,18 +71,25 @@ func (s *served) serve(a *authority) error {
 	return nil
 }
 
+// soon is the longest time until the next attempt after a failure.
+const soon = time.Minute
+
 // repeat calls refresh until ctx ends, and logs the first failure and the recovery. An interval is
-// between least and half as much again.
+// between least and half as much again, and soon at most after a failure.
 func (s *served) repeat(
 	ctx context.Context, refresh func(context.Context) error, least time.Duration,
 	fails, works string,
 ) {
 	const jitter = 0.5
 	for failing := false; ; {
+		pause := wait.Jitter(least, jitter)
+		if failing {
+			pause = min(pause, soon)
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(wait.Jitter(least, jitter)):
+		case <-time.After(pause):
 		}
 		attempt, cancel := context.WithTimeout(ctx, limit)
 		err := refresh(attempt)

@@ -18,7 +18,7 @@ import (
 const (
 	// clientTimeout is how long a client tries.
 	clientTimeout = time.Minute
-	// clientInterval is the time between two attempts.
+	// clientInterval is the least time from one attempt to the next.
 	clientInterval = time.Second
 )
 

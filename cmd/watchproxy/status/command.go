@@ -114,11 +114,12 @@ func (f *flags) validate(given func(flag string) bool) error {
 	if f.output != "" && f.output != "json" {
 		return fmt.Errorf("--output %q: must be json, or not given", f.output)
 	}
-	f.base = strings.TrimSuffix(f.admin, "/")
+	f.base = f.admin
 	if !strings.Contains(f.base, "://") {
 		f.base = "http://" + f.base
 	}
 	u, err := url.Parse(f.base)
+	f.base = strings.TrimSuffix(f.base, "/")
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return fmt.Errorf("--admin %q: must be the URL of a proxy's admin address, "+
 			"as in http://127.0.0.1:8002", f.admin)
