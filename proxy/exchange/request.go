@@ -92,7 +92,7 @@ func (r *Request) SplitTarget() { r.Path, r.Query, _ = strings.Cut(r.Target, "?"
 func (r *Request) Pretty() bool { return wire.Pretty(r.Query, r.Header.Get("User-Agent")) }
 
 // HidesIdentity reports whether a header declares an identity header hop-by-hop. A proxy would have
-// to drop that one, and upstream would then attribute the request to another user.
+// to drop the identity header, and upstream would attribute the request to another user.
 func HidesIdentity(header http.Header) bool {
 	for _, v := range header.Values("Connection") {
 		for token := range strings.SplitSeq(v, ",") {

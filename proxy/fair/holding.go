@@ -9,8 +9,8 @@ import (
 // Patience limits a read's wait for memory. After that, upstream answers.
 const Patience = 2 * time.Second
 
-// Holding is the part of a pool that one request holds. Free gives back all of it when the request
-// ends. So what takes memory need not give it back after an error. A nil Holding has no bound.
+// Holding is one request's part of a pool. Free gives back all of it when the request ends. So a
+// function that takes memory need not give it back after an error. A nil Holding has no bound.
 type Holding struct {
 	of   *Pool
 	user string

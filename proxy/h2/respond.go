@@ -24,10 +24,10 @@ func (s *stream) handle(req *exchange.Request) {
 			c.streams.reset(s.id, http2.ErrCodeInternal, nil)
 		}
 		if !onPump {
-			s.close()
 			if resp != nil {
 				resp.Close(bytes)
 			}
+			s.close()
 		}
 	}()
 	if req == nil {
@@ -57,7 +57,6 @@ func (s *stream) handle(req *exchange.Request) {
 			bytes, err = body.Write(&s.out, req.Memory.Try(fair.LargeBuffer))
 			s.end(err)
 		}
-		resp.Close(bytes) // before the stream ends
 	case *exchange.Reader:
 		if resp.Lasts {
 			s.out.stall = body.Stall
@@ -68,7 +67,6 @@ func (s *stream) handle(req *exchange.Request) {
 			bytes, err = resp.Copy(&s.ctx, &s.out, req, c.server.Slots)
 			s.end(err)
 		}
-		resp.Close(bytes)
 	default:
 		if !head {
 			bytes = int64(len(resp.Bytes()))
