@@ -25,6 +25,7 @@ require golang.org/x/sync v0.24.0
 require (
 	github.com/KimMachineGun/automemlimit v1.0.1
 	github.com/dgraph-io/ristretto/v2 v2.4.2
+	github.com/go-json-experiment/json v1.27.2
 	github.com/go-logr/zapr v1.3.0
 	go.yaml.in/yaml/v4 v4.0.0
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1
@@ -114,7 +115,7 @@ require (
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	k8s.io/klog/v2 v2.140.0
 	k8s.io/kube-openapi v0.0.0-20260721132016-d427ff9ee9ad // indirect
-	k8s.io/utils v0.0.0-20260626114624-be93311217bd // indirect
+	k8s.io/utils v0.0.0-20260626114624-be93311217bd
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730
 	sigs.k8s.io/randfill v1.0.0
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect

@@ -173,6 +173,28 @@ func TestLongObjectsEndAPage(t *testing.T) {
 	}
 }
 
+// The limit is for each object, not for all of them.
+func TestManyObjectsAreNoLongObject(t *testing.T) {
+	const head, item, tail = `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":[`,
+		`{"metadata":{"name":"a","namespace":"ns","resourceVersion":"7","annotations":{"a":"`, `"}}}`
+	parts := []io.Reader{strings.NewReader(head)}
+	const objects, size = 5, maxValue / 4
+	for i := range objects {
+		if i > 0 {
+			parts = append(parts, strings.NewReader(","))
+		}
+		parts = append(parts, strings.NewReader(item), io.LimitReader(repeated('a'), size), strings.NewReader(tail))
+	}
+	n := 0
+	_, err := readPage(jsonConfigMaps, io.MultiReader(append(parts, strings.NewReader("]}"))...), func(*object.Object) error {
+		n++
+		return nil
+	})
+	if err != nil || n != objects {
+		t.Errorf("%d objects, %v", n, err)
+	}
+}
+
 // wholePage reads a page whose body is in memory. Pages were once read so.
 func wholePage(r *object.Resource, body []byte) (p ListPage, objects []*object.Object, err error) {
 	if !gjson.ValidBytes(body) {
@@ -212,7 +234,7 @@ func FuzzJSONPage(f *testing.F) {
 		f.Add([]byte(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"9"},"items":` + items + `}`))
 		f.Add([]byte(` { "it\u0065ms" : ` + items + `, "metadata":{},"metadata":{"resourceVersion":"9"} , "kind":"ConfigMapList","apiVersion":"v1"} `))
 	}
-	for _, body := range []string{"", "{}", "[]", "1", `{"a":1,}`, `{"a":1}x`, `{"a":tru}`, `{1:2}`, `{"a" 1}`, `{"a":"\`, `{,}`, `{"a":1`} {
+	for _, body := range []string{"", "{}", "[]", "1", `{"a":1,}`, "{\"items\":[\"\xff\\ud800\"],\"\xfe\":1}", `{"a":1}x`, `{"a":tru}`, `{1:2}`, `{"a" 1}`, `{"a":"\`, `{,}`, `{"a":1`} {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

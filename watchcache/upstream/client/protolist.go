@@ -130,7 +130,7 @@ func (p *protoReader) field() (number protowire.Number, size int, err error) {
 	return number, int(length), nil
 }
 
-const maxList = 1 << 30
+const maxList, bufferSize = 1 << 30, 16 << 10
 
 // bytes reads the value of a field. The value is valid until the next read.
 func (p *protoReader) bytes(size int) (value []byte, err error) {
