@@ -55,7 +55,7 @@ func watches() []behaviour {
 		{
 			name: "watches: Tables of an object with 20,000 labels", clients: 8, most: 16, rate: 200, beside: writeLabels,
 			do: streams(20, nil, func(f *frames, _ int) bool {
-				_, ok := f.get(attackedConfigMaps+"?watch=true&timeoutSeconds=600&resourceVersion=0&includeObject=None&fieldSelector=metadata.name%3D"+labelledName,
+				_, ok := f.get(attackedConfigMaps+"?watch=true&timeoutSeconds=600&resourceVersion=0&fieldSelector=metadata.name%3D"+labelledName,
 					asAttacker("Accept", table))
 				return ok
 			}),

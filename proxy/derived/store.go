@@ -167,8 +167,8 @@ type Made struct {
 
 // FormID names a form of list items: a choice, and the part of an object that a Table's row has.
 type FormID struct {
-	Choice  wire.Choice
-	Include wire.Include
+	Choice     wire.Choice
+	RowObjects bool
 }
 
 // Get returns a piece, and makes it if necessary. If several readers need the same piece, one

@@ -187,7 +187,7 @@ func TestDerivedKeepsToTheLimit(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range readers {
 			of := snapshots[max(0, len(snapshots)-1-i)]
-			v := Variant{Form: FormID{Include: wire.Include(random.IntN(2))}, First: random.IntN(2) == 0}
+			v := Variant{Form: FormID{RowObjects: random.IntN(2) == 0}, First: random.IntN(2) == 0}
 			all.Go(func() { readPages(t, d, of, v) })
 		}
 		limit := []int64{0, 10_000, 20_000, 1 << 20}[random.IntN(4)]

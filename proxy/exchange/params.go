@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -33,7 +34,7 @@ type Params struct {
 
 	Timeout time.Duration // the parameter timeout, 0 if not set
 
-	Include      wire.Include // for Tables
+	RowObjects   bool // includeObject=Object: the rows of Tables have whole objects
 	IncludeGiven bool
 
 	Bookmarks     bool
@@ -111,7 +112,9 @@ func (p *Params) set(name, value string) (err error) {
 			}
 		}
 	case "includeObject":
-		if p.Include, p.IncludeGiven = wire.ParseInclude(value); !p.IncludeGiven {
+		p.IncludeGiven = true
+		p.RowObjects = value == string(metav1.IncludeObject)
+		if !p.RowObjects && value != "" && value != string(metav1.IncludeMetadata) {
 			err = ErrDoubtful
 		}
 	case "pretty":

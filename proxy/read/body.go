@@ -209,7 +209,7 @@ func (r *reading) derivedRun(span tree.Span, first bool) (*derived.Piece, error)
 
 func (r *reading) variant(first bool) derived.Variant {
 	v := derived.Variant{
-		Form:  r.formID(),
+		Form:  derived.FormID{Choice: r.choice, RowObjects: r.RowObjects},
 		First: first,
 		Cost:  r.cost(),
 	}
@@ -217,10 +217,6 @@ func (r *reading) variant(first bool) derived.Variant {
 		v.Rows = r.rows.Rules.ID
 	}
 	return v
-}
-
-func (r *reading) formID() derived.FormID {
-	return derived.FormID{Choice: r.choice, Include: r.Include}
 }
 
 // brief is the time for which ages must stay unchanged to make thorough compression worth its cost.

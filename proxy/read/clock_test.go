@@ -5,7 +5,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/watchproxy/watchproxy/proxy/wire"
 	"github.com/watchproxy/watchproxy/watchcache"
 	"github.com/watchproxy/watchproxy/watchcache/object"
 )
@@ -27,7 +26,7 @@ func TestTablesNeedAClock(t *testing.T) {
 			if j.tables.Of(j.rows).Usable() != right {
 				t.Errorf("%v ahead: usable is %v", ahead, !right)
 			}
-			read := j.read(wire.IncludeNone, "")
+			read := j.read(false, "")
 			read.derived = newDerived(t, 1<<20)
 			resp, err := j.page(read)
 			if (err == nil) != right || read.rows.Failed() == right {

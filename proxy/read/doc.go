@@ -5,9 +5,8 @@
 // A plan is what a read asks for (plan.go), a source is the feed and the form that answer it
 // (source.go). The first step that cannot go on says why upstream must answer ([Reason]).
 //
-// The cache answers a GET of a resource's canonical path under three conditions. The caller, or the
-// impersonated user, may read the resource. Package wire supports the form of the response. Every
-// parameter is understood. The read may ask for a resourceVersion or for the most recent state. The
+// The cache answers a GET of a resource's canonical path if the caller, or the impersonated user,
+// may read the resource, package wire supports the form, and every parameter is understood. The
 // cache answers a page while the event log holds the page's resourceVersion.
 //
 // # Forms
@@ -36,6 +35,6 @@
 // first asks for upstream's revision. The apiserver sends some reads to etcd (events, one object by
 // name at an exact resourceVersion). These reads fail at once, so the proxy forwards them.
 //
-// A page at a resourceVersion has a continue token if the listed collection goes on, even if the
-// selector matches nothing in the rest. Keys in tokens of the apiserver's cache begin with a slash.
+// A page at a resourceVersion has a continue token if the collection goes on, even if the selector
+// matches nothing there. Keys in tokens of the apiserver's cache begin with a slash.
 package read

@@ -164,7 +164,7 @@ func TestLargeRows(t *testing.T) {
 				cachetest.Apply(t, j.rows, j.row(v))
 				var written strings.Builder
 				open := func() error {
-					r := j.read(wire.IncludeObject, "")
+					r := j.read(true, "")
 					r.Kind, r.Watch, r.RV, r.WatchSeconds = wire.Watch, true, 10, 60
 					resp, err := j.reader.watch(context.Background(), r)
 					if err == nil {
@@ -185,7 +185,7 @@ func TestLargeRows(t *testing.T) {
 				if err := open(); err != nil {
 					t.Errorf("the second watch: %v", err)
 				}
-				r := j.read(wire.IncludeNone, "")
+				r := j.read(false, "")
 				r.Kind, r.Name, r.RVGiven = wire.Get, "c-000000", true
 				if _, err := r.get(t.Context()); errors.Is(err, TooLarge) == c.served {
 					t.Errorf("a get: %v", err)

@@ -25,7 +25,7 @@ func TestMissingRows(t *testing.T) {
 		time.Sleep(time.Hour)
 		j.reset(10, version{0, 5, time.Now(), "x"})
 		list := func() error {
-			r := j.read(wire.IncludeNone, "")
+			r := j.read(false, "")
 			_, err := j.page(r)
 			if err != nil {
 				_, err = r.retried(t.Context(), err, func(context.Context) (*exchange.Response, error) { return j.page(r) })
@@ -71,7 +71,7 @@ func TestUnwritableRows(t *testing.T) {
 		cachetest.Apply(t, j.objects, o)
 		cachetest.Apply(t, j.rows, j.row(version{0, 11, time.Now(), "x"}))
 		open := func(selector string) error {
-			r := j.read(wire.IncludeMetadata, "")
+			r := j.read(false, "")
 			var err error
 			if r.filter, err = object.NewFilter(r.resource, "a", nil, fields.ParseSelectorOrDie(selector)); err != nil {
 				t.Fatal(err)
@@ -79,7 +79,7 @@ func TestUnwritableRows(t *testing.T) {
 			r.Kind, r.Watch, r.RV, r.WatchSeconds = wire.Watch, true, 10, 60
 			k := configMaps
 			k.Sorted = true
-			r.form = wire.NewTable(k, wire.IncludeMetadata, r.rows, nil)
+			r.form = wire.NewTable(k, false, r.rows, nil)
 			resp, err := j.reader.watch(context.Background(), r)
 			if err == nil {
 				resp.Body.(exchange.Stream).Run(t.Context(), &exchange.ChunkWriter{To: io.Discard})

@@ -126,7 +126,7 @@ func (s *source) prepare(p *plan) (err error) {
 		Protobuf:   s.resource.Encoding == object.Protobuf,
 	}
 	if s.rows != nil {
-		s.form = wire.NewTable(kind, p.Include, s.rows, s.choice.Fields)
+		s.form = wire.NewTable(kind, p.RowObjects, s.rows, s.choice.Fields)
 	} else {
 		s.form = wire.NewForm(s.choice, kind)
 	}

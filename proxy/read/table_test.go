@@ -100,19 +100,19 @@ func (j *joined) apply(v version, deleted bool) {
 	}
 }
 
-func (j *joined) read(include wire.Include, encoding string) *read {
+func (j *joined) read(objects bool, encoding string) *read {
 	rows := &table.Rows{Rules: j.tables.Of(j.rows), Cache: j.rows, Context: j.t.Context()}
 	return &read{reading: reading{
 		Request: &exchange.Request{
 			Header: http.Header{"Accept-Encoding": {encoding}}, Memory: j.memory.Holding(""),
 		},
 		plan: plan{
-			Route: exchange.Route{Namespace: "a"}, Params: exchange.Params{Include: include},
+			Route: exchange.Route{Namespace: "a"}, Params: exchange.Params{RowObjects: objects},
 			Kind: wire.List, Gzip: wire.AcceptsGzip(encoding),
 		},
 		source: source{
 			cache: j.objects, resource: j.objects.Resource(), filter: cachetest.Filter(j.t, j.objects),
-			form: wire.NewTable(configMaps, include, rows, nil), rows: rows, choice: wire.Choice{Table: true},
+			form: wire.NewTable(configMaps, objects, rows, nil), rows: rows, choice: wire.Choice{Table: true},
 		},
 		derived: j.derived,
 		meter:   fair.NewMeter(j.t.Context(), nil, nil, false),
@@ -186,7 +186,7 @@ func TestTablesAreThoseOfNow(t *testing.T) {
 			}
 			from := random.IntN(objects / 2)
 			for _, encoding := range []string{"gzip", ""} {
-				r := j.read(wire.Include(step%3), encoding)
+				r := j.read(step%2 == 0, encoding)
 				rows := j.list(r, fmt.Sprintf("a/c-%06d", from)).Array()
 				if len(rows) != objects-from {
 					t.Fatalf("%d rows instead of %d", len(rows), objects-from)
@@ -215,7 +215,7 @@ func TestTablesHoldRoom(t *testing.T) {
 				all[i] = version{i, i + 1, time.Now(), "text"}
 			}
 			j.reset(objects, all...)
-			plain, err := j.page(j.read(wire.IncludeMetadata, encoding))
+			plain, err := j.page(j.read(false, encoding))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -223,7 +223,7 @@ func TestTablesHoldRoom(t *testing.T) {
 			plain.Close(0)
 			for memory, broken := range map[int64]error{want: nil, want - 1: TooLarge} {
 				j.memory = fair.NewPool(memory, false)
-				r := j.read(wire.IncludeMetadata, encoding)
+				r := j.read(false, encoding)
 				resp, err := j.page(r)
 				if !errors.Is(err, broken) {
 					t.Errorf("%q, %d bytes of %d: %v", encoding, want, memory, err)
@@ -254,7 +254,7 @@ func TestPiecesReferToNoAges(t *testing.T) {
 		}
 		j.reset(uint64(objects), now...)
 		for range 125 { // 25 hours
-			r := j.read(wire.IncludeMetadata, "gzip")
+			r := j.read(false, "gzip")
 			for i, row := range j.list(r, "a/").Array() {
 				age := duration.HumanDuration(time.Since(now[i].created.Truncate(time.Second)))
 				if want := fmt.Sprintf(`["c-%06d","same",%q]`, i, age); row.Get("cells").Raw != want {
@@ -269,14 +269,14 @@ func TestPiecesReferToNoAges(t *testing.T) {
 // A watch shows each object with the cells that belong to its content. The cases are a relist that
 // misses an object, a deletion, and an object that leaves the selection.
 func TestRowsOfWatches(t *testing.T) {
-	for _, include := range []wire.Include{wire.IncludeMetadata, wire.IncludeObject, wire.IncludeNone} {
+	for _, objects := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			j := newJoined(t)
 			time.Sleep(time.Hour)
 			v := func(i, rv int, text string) version { return version{i, rv, time.Now().Add(-time.Minute), text} }
 			j.reset(10, v(0, 5, "old"), v(1, 6, "other"))
 			j.apply(v(0, 11, "new"), false)
-			written := j.watch(j.read(include, ""), func() {
+			written := j.watch(j.read(objects, ""), func() {
 				j.apply(v(1, 12, "last"), true)
 				for _, c := range []*watchcache.Cache{j.objects, j.rows} {
 					if err := c.Writer().Replace(nil, 20, time.Now()); err != nil {
@@ -289,7 +289,7 @@ func TestRowsOfWatches(t *testing.T) {
 				got = append(got, gjson.Get(line, "type").Str+" "+gjson.Get(line, "object.rows.0.cells.1").Str)
 			}
 			if want := "[MODIFIED new DELETED last DELETED new]"; fmt.Sprint(got) != want {
-				t.Errorf("include %d: %s instead of %s", include, got, want)
+				t.Errorf("with objects %t: %s instead of %s", objects, got, want)
 			}
 		})
 	}
@@ -302,7 +302,7 @@ func TestLateRowsAreAwaitedWithoutASlot(t *testing.T) {
 		time.Sleep(time.Hour)
 		created := time.Now().Add(-time.Minute)
 		j.reset(10, version{0, 5, created, "old"}, version{1, 6, created, "old"})
-		slots, r, late := fair.NewPool(1, false), j.read(wire.IncludeMetadata, ""), version{1, 12, created, "late"}
+		slots, r, late := fair.NewPool(1, false), j.read(false, ""), version{1, 12, created, "late"}
 		r.meter = fair.NewMeter(t.Context(), &exchange.Request{}, &fair.Slots{Short: slots, Long: slots}, false)
 		if err := r.meter.Spend(fair.Turn); err != nil { // the next event needs a turn
 			t.Fatal(err)
@@ -330,7 +330,7 @@ func TestRowOfALeaver(t *testing.T) {
 		j := newJoined(t)
 		time.Sleep(time.Hour)
 		j.reset(10, version{0, 5, time.Now(), "selected"})
-		r := j.read(wire.IncludeMetadata, "")
+		r := j.read(false, "")
 		selecting(t, r, "labelSelector=of%3D5")
 		written := j.watch(r, func() { j.apply(version{0, 11, time.Now(), "not selected"}, false) })
 		event := gjson.Parse(written)

@@ -34,7 +34,7 @@ func TestFormsOfFields(t *testing.T) {
 	const slim = `"metadata":{` + meta + `,"labels":{"x":"1"}},"status":{"phase":"P"}}`
 	const single = `{"kind":"Pod","apiVersion":"v1",` + slim
 	const custom = `{"apiVersion":"e.c/v1","kind":"G","metadata":{"labels":{"x":"1"},` + meta + `},"status":{"phase":"P"}}`
-	table := func(i Include) Form { return NewTable(podKind, i, noRows{}, fields) }
+	table := func(objects bool) Form { return NewTable(podKind, objects, noRows{}, fields) }
 	for name, c := range map[string]struct {
 		form           Form
 		object         bare
@@ -48,9 +48,8 @@ func TestFormsOfFields(t *testing.T) {
 			`{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{` + ends + `}}`,
 		},
 		"metadata of a custom resource": {NewForm(Choice{Partial: true, Fields: fields}, gadgetKind), gadget, partial, partial, partial, ""},
-		"table":                         {table(IncludeMetadata), pod, `{"cells":["x"],"object":` + partial + `}`, "", "", `"object":{"metadata":{"annotations":{"a":"1"}}}`},
-		"table with objects":            {table(IncludeObject), pod, `{"cells":["x"],"object":` + single + `}`, "", "", `"object":{"metadata":{` + ends + `}}`},
-		"table with nothing":            {table(IncludeNone), pod, `{"cells":["x"],"object":null}`, "", "", `"object":{"metadata":{"annotations":{"a":"1"}}}`},
+		"table":                         {table(false), pod, `{"cells":["x"],"object":` + partial + `}`, "", "", `"object":{"metadata":{"annotations":{"a":"1"}}}`},
+		"table with objects":            {table(true), pod, `{"cells":["x"],"object":` + single + `}`, "", "", `"object":{"metadata":{` + ends + `}}`},
 	} {
 		if c.form.Verbatim() {
 			t.Errorf("%s: items are the cache's", name)

@@ -2,37 +2,12 @@ package wire
 
 import (
 	"bytes"
-	"slices"
 	"strconv"
 
 	"github.com/tidwall/gjson"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watchproxy/watchproxy/proxy/projection"
 )
-
-// Include says which part of its object a Table's row contains.
-type Include uint8
-
-// The values of the parameter includeObject. Without the parameter, rows contain the metadata.
-const (
-	IncludeMetadata Include = iota
-	IncludeObject
-	IncludeNone
-)
-
-// ParseInclude reads the parameter includeObject.
-func ParseInclude(value string) (i Include, ok bool) {
-	n := slices.Index([]string{
-		IncludeMetadata: string(metav1.IncludeMetadata),
-		IncludeObject:   string(metav1.IncludeObject),
-		IncludeNone:     string(metav1.IncludeNone),
-	}, value)
-	if value == "" {
-		return IncludeMetadata, true
-	}
-	return Include(max(n, 0)), n >= 0
-}
 
 // Rows provides the parts of a Table that only upstream can make.
 type Rows interface {
@@ -58,19 +33,19 @@ type Rows interface {
 type tableForm struct {
 	inJSON
 	rows    Rows
-	include Include
+	objects bool // rows contain whole objects, else their metadata
 	whole   Form
 	partial Form
 	fields  *projection.Projection
 	defined bool // an event with the column definitions was written
 }
 
-// NewTable returns the form of a Table. fields says which fields of the rows' objects stay. The
-// cells are upstream's in any case.
-func NewTable(k Kind, include Include, rows Rows, fields *projection.Projection) Form {
+// NewTable returns the form of a Table, whose rows contain whole objects or their metadata. fields
+// says which fields of them stay. The cells are upstream's in any case.
+func NewTable(k Kind, objects bool, rows Rows, fields *projection.Projection) Form {
 	return &tableForm{
 		rows:    rows,
-		include: include,
+		objects: objects,
 		whole:   NewForm(Choice{Fields: fields}, k),
 		partial: NewForm(Choice{Partial: true}, k),
 		fields:  fields,
@@ -94,11 +69,9 @@ func (t *tableForm) appendRow(dst []byte, o Object, gone bool) ([]byte, error) {
 	// Metadata is called in any case, because it checks that the row belongs to this object.
 	metadata, err := t.rows.Metadata(dst[begin:])
 	switch dst = dst[:begin]; {
-	case t.include == IncludeObject && err == nil:
+	case t.objects && err == nil:
 		dst, err = t.whole.AppendObject(dst, o)
 		dst = bytes.TrimSuffix(dst, []byte{'\n'})
-	case t.include == IncludeNone && !endsInitialEvents(gjson.GetBytes(o.Bytes(), "metadata")):
-		dst = append(dst, "null"...)
 	case err == nil:
 		dst, err = t.fields.Append(dst, metadata)
 	}
@@ -155,27 +128,18 @@ func (t *tableForm) appendEventHead(dst []byte, eventType string, rv uint64) []b
 	return t.appendHead(appendEventHead(dst, eventType), ListMeta{ResourceVersion: rv}, columns)
 }
 
-// endsInitialEvents reports whether an object has the annotation of the bookmark that ends the
-// initial events. Upstream shows the metadata of all such objects, not only of bookmarks.
-func endsInitialEvents(meta gjson.Result) bool {
-	return meta.Get(`annotations.k8s\.io/initial-events-end`).Str == "true"
-}
-
 func (t *tableForm) AppendBookmark(dst, object []byte) ([]byte, error) {
 	meta := gjson.GetBytes(object, "metadata")
 	rv, err := strconv.ParseUint(meta.Get("resourceVersion").Str, 10, 64)
 	if err != nil {
 		return dst, err
 	}
-	ends := endsInitialEvents(meta)
 	dst = t.rows.AppendBookmarkRow(t.appendEventHead(dst, "BOOKMARK", rv))
 	dst = append(dst, `,"object":`...)
-	switch {
-	case t.include == IncludeObject:
+	if t.objects {
 		dst = append(dst, object...)
-	case t.include == IncludeNone && !ends:
-		dst = append(dst, "null"...)
-	default:
+	} else {
+		ends := meta.Get(`annotations.k8s\.io/initial-events-end`).Str == "true"
 		dst = t.rows.AppendBookmarkMetadata(dst, rv, ends)
 	}
 	t.defined = true
