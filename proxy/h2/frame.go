@@ -29,10 +29,6 @@ func appendSettings(b []byte, settings ...http2.Setting) []byte {
 	return b
 }
 
-func appendSettingsAck(b []byte) []byte {
-	return appendHead(b, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)
-}
-
 func appendPing(b []byte, flags http2.Flags, data [8]byte) []byte {
 	return append(appendHead(b, len(data), http2.FramePing, flags, 0), data[:]...)
 }

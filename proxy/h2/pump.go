@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"sync"
 
+	"k8s.io/utils/buffer"
+
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
@@ -12,9 +14,8 @@ import (
 type pump struct {
 	mu struct {
 		sync.Mutex
-		most    int       // maximum number of goroutines; 0 until the first connection is added
-		queue   []*writer // starts at head
-		head    int
+		most    int // maximum number of goroutines; 0 until the first connection is added
+		queue   buffer.TypedRingGrowing[*writer]
 		running int
 	}
 }
@@ -26,16 +27,11 @@ const pumpBatch = 16
 func (p *pump) add(w *writer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n := len(p.mu.queue); n == cap(p.mu.queue) && p.mu.head > n/2 {
-		rest := copy(p.mu.queue, p.mu.queue[p.mu.head:])
-		clear(p.mu.queue[rest:])
-		p.mu.queue, p.mu.head = p.mu.queue[:rest], 0
-	}
-	p.mu.queue = append(p.mu.queue, w)
+	p.mu.queue.WriteOne(w)
 	if p.mu.most == 0 {
 		p.mu.most = runtime.GOMAXPROCS(0)
 	}
-	if p.mu.running < p.mu.most && p.mu.running < len(p.mu.queue)-p.mu.head {
+	if p.mu.running < p.mu.most && p.mu.running < p.mu.queue.Len() {
 		p.mu.running++
 		go p.run()
 	}
@@ -63,11 +59,10 @@ func (p *pump) take(batch *[pumpBatch]*writer) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// Leave connections for the other goroutines.
-	share := (len(p.mu.queue) - p.mu.head + p.mu.most - 1) / p.mu.most
-	n := copy(batch[:min(share, pumpBatch)], p.mu.queue[p.mu.head:])
-	clear(p.mu.queue[p.mu.head:][:n])
-	if p.mu.head += n; p.mu.head == len(p.mu.queue) {
-		p.mu.queue, p.mu.head = p.mu.queue[:0], 0
+	share := (p.mu.queue.Len() + p.mu.most - 1) / p.mu.most
+	n := min(share, pumpBatch)
+	for i := range n {
+		batch[i], _ = p.mu.queue.ReadOne()
 	}
 	if n == 0 {
 		p.mu.running--

@@ -162,7 +162,8 @@ func (r *reader) settings(f *http2.SettingsFrame) error {
 	before := peer.initial
 	err := f.ForeachSetting(peer.set)
 	if err == nil { // the acknowledgement precedes frames with the new settings
-		err = r.w.answerControlLocked(appendSettingsAck(r.w.bufLocked()))
+		ack := appendHead(r.w.bufLocked(), 0, http2.FrameSettings, http2.FlagSettingsAck, 0)
+		err = r.w.answerControlLocked(ack)
 	}
 	more := peer.initial - before
 	if more != 0 && err == nil {
