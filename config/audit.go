@@ -12,15 +12,13 @@ type Audit struct {
 	// is not part of the log.
 	LogPath string `json:"logPath" format:"text"`
 	// LogMode is blocking or blocking-strict. A response waits until its events are written. With
-	// blocking-strict, a request also fails with 500 if its events cannot be written. The default
-	// is blocking.
+	// blocking-strict, a request also fails with 500 if its events cannot be written.
 	LogMode AuditMode `json:"logMode,omitempty" default:"blocking" oneof:"blocking blocking-strict"`
-	// LogMaxSize is the size in MiB at which the file is rotated. The default is 100. 0 means
-	// never.
+	// LogMaxSize is the size in MiB at which the file is rotated. 0 means never.
 	LogMaxSize *int `json:"logMaxSize,omitempty" default:"100" min:"0"`
-	// LogMaxBackups is the number of rotated files to keep. The default is 100. 0 means no limit.
+	// LogMaxBackups is the number of rotated files to keep. 0 means no limit.
 	LogMaxBackups *int `json:"logMaxBackups,omitempty" default:"100" min:"0"`
-	// LogMaxAge is how many days rotated files are kept. The default is 366. 0 means no limit.
+	// LogMaxAge is how many days rotated files are kept. 0 means no limit.
 	LogMaxAge *int `json:"logMaxAge,omitempty" default:"366" min:"0"`
 }
 

@@ -148,6 +148,11 @@ func (g *generator) object(of reflect.Type, defaults map[string]any) map[string]
 		if enum, ok := s["enum"].([]string); ok && strings.Join(enum, " ") != f.Tag.Get("oneof") {
 			g.t.Errorf("%s.%s: the tag differs from the constants %q", of.Name(), f.Name, enum)
 		}
+		if _, ok := f.Tag.Lookup("default"); ok && s["default"] == nil { // of an optional object or a list's element
+			value := reflect.New(f.Type).Elem()
+			setting{tag: f.Tag, value: value}.setDefault()
+			s["default"] = value.Interface()
+		}
 		constrained := s
 		if items, ok := s["items"].(map[string]any); ok {
 			constrained = items

@@ -120,11 +120,10 @@ type TLS struct {
 	// volume at /var/run/secrets/kubernetes.io/serviceaccount. Without authentication, requests
 	// need a bearer token, even for /version and /healthz. Those with the pod's own token act as
 	// the pod's service account, and upstream judges all others. The proxy writes the files of the
-	// pod's service account to /run/watchproxy/serviceaccount, the volume that the other containers
-	// mount read only: ca.crt, to which it adds its own CA, namespace, and token. It follows
-	// changes of the token within seconds. It keeps its CA and the CA's private key in
-	// /run/watchproxy/authority, a volume of its container alone, so that its clients still accept
-	// it when its container restarts.
+	// service account to /run/watchproxy/serviceaccount, the volume that the other containers mount
+	// read only: ca.crt, to which it adds its own CA, namespace, and token, which it keeps current.
+	// Its CA and private key are in /run/watchproxy/authority, a volume of its container alone, so
+	// that its clients still accept it when its container restarts.
 	Sidecar *Sidecar `json:"sidecar,omitempty"`
 }
 
@@ -239,7 +238,7 @@ type ConsistentReadsProofs struct {
 	// readers. These are the resources that upstream serves itself (not through an aggregated API)
 	// and that the proxy may list and watch, except excluded resources. If all recent writes went
 	// to other resources, the cache of a quiet resource is up to date. The watches prove this
-	// without a list. The ledger keeps only the resourceVersions. The default is true.
+	// without a list. The ledger keeps only the resourceVersions.
 	Ledger *bool `json:"ledger,omitempty" default:"true"`
 }
 
@@ -249,14 +248,14 @@ type Resource struct {
 	Name string `json:"name" format:"resource"`
 	// ConsistentReads configures lists and watches of the most recent state (without a
 	// resourceVersion). With "cache", the proxy answers from the cache once the cache is proved up
-	// to date. With "forward", upstream answers. The default is cache.
+	// to date. With "forward", upstream answers.
 	ConsistentReads ConsistentReads `json:"consistentReads,omitempty" default:"cache" oneof:"cache forward"`
 	// MaxAge allows bounded staleness. Gets, lists and watches of the most recent state may return
 	// a state that was proved up to date at most this long ago, except gets of custom resources
 	// that a webhook converts. The response then has an Age header, in seconds. Some clients do not
 	// tolerate this. Requests with a Cache-Control header, such as those of another proxy, get the
-	// most recent state. 0, the default, allows no staleness; other values must be at least 10ms. A
-	// value below the duration of a proof has no effect.
+	// most recent state. 0, the default, allows no staleness; other values must be at least 10ms.
+	// A value below the duration of a proof has no effect.
 	MaxAge metav1.Duration `json:"maxAge,omitzero" min:"10ms" zero:"ok"`
 	// Aggregated allows caching even if an aggregated API serves the resource. The resource's
 	// resourceVersions must be integers that only increase.
@@ -276,7 +275,6 @@ const (
 type Log struct {
 	// MaxAge limits the age of the events in the log. It must be at least 1s.
 	MaxAge *metav1.Duration `json:"maxAge,omitempty" default:"5m" min:"1s"`
-	// MaxBytes limits the memory of replaced and deleted objects in the log. It must be at least
-	// 1Mi.
+	// MaxBytes limits the memory of replaced and deleted objects in the log, at least 1Mi.
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty" default:"256Mi" min:"1Mi"`
 }
