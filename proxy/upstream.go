@@ -143,7 +143,8 @@ func (u *upstream) send(
 	body.Store(true)
 	if req.Route.Verb == "watch" {
 		o := u.options.Load()
-		from.Stall = min(o.Limits.Stall, o.Limits.Write) // upstream's transport holds what is not read
+		// Upstream's transport holds what is not read.
+		from.Stall = min(o.Limits.Stall, o.Limits.Write)
 		forward.WholeLines(resp.Header, from, forward.KubernetesOwn(req.Route.GVR.Group))
 	}
 	from.ReadCloser = u.guardUnread(req, from.ReadCloser, admitted)

@@ -58,7 +58,8 @@ fields have their defaults.
 The configuration may be for another machine: the files that it names are not read, and
 environment variables that are not set on this machine have the value x.`,
 		Example: `  watchproxy config validate config.yaml
-  kubectl -n watchproxy get configmap watchproxy -o jsonpath='{.data.config\.yaml}' | watchproxy config validate -`,
+  kubectl -n watchproxy get configmap watchproxy -o jsonpath='{.data.config\.yaml}' |
+    watchproxy config validate -`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, data, err := readConfig(args[0], cmd.InOrStdin())

@@ -34,7 +34,8 @@ func newKubeconfig() *cobra.Command {
 tokens, certificates, exec plugins. It holds only the contexts of that cluster,
 because the proxy serves no other.`,
 		Example: `  watchproxy kubeconfig --server http://127.0.0.1:8001 --to proxy.kubeconfig
-  watchproxy kubeconfig --server https://watchproxy.example:6443 --certificate-authority ca.crt --to proxy.kubeconfig`,
+  watchproxy kubeconfig --server https://watchproxy.example:6443 \
+    --certificate-authority ca.crt --to proxy.kubeconfig`,
 		Args: cobra.NoArgs,
 		// An error before RunE is one of the command line.
 		PreRunE: func(cmd *cobra.Command, _ []string) error {

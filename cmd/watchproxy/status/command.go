@@ -40,9 +40,9 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the caches of a running proxy",
-		Long: `status shows the caches of a running proxy in a table. -o json shows all that /status of
-the admin address has: also the memory, the requests, what the caches save upstream, and
-why requests were forwarded in the last five minutes.
+		Long: `status shows the caches of a running proxy in a table. -o json shows all that
+/status of the admin address has: also the memory, the requests, what the caches save
+upstream, and why requests were forwarded in the last five minutes.
 
 --check is for scripts. It exits with 0 if the proxy is healthy, and else with 1 and a
 reason in each line. A healthy proxy answers at its admin address, is ready (neither
