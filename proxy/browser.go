@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strconv"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/watchproxy/watchproxy/proxy/access"
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
@@ -22,7 +20,8 @@ func refuseBrowser(o *Options, req *exchange.Request) (refusal *exchange.Respons
 	if reason == "" {
 		return nil
 	}
-	refusal = req.Refuse(forbiddenPage(reason, access.OwnOrigin(req.TLS != nil, req.Host)))
+	to := strconv.Quote(access.OwnOrigin(req.TLS != nil, req.Host))
+	refusal = req.Refuse(exchange.Forbidden(fmt.Sprintf(access.PageRefusals[reason], to)))
 	access.IsolatePage(refusal.Header)
 	refusal.Last = true // no user's limit counts this connection
 	return refusal
@@ -56,8 +55,4 @@ func interactive(req *exchange.Request) bool {
 		return req.Route.GVR.Resource == "nodes"
 	}
 	return req.Route.Verb != "watch" && req.WantsUpgrade()
-}
-
-func forbiddenPage(reason, to string) metav1.Status {
-	return exchange.Forbidden(fmt.Sprintf(access.PageRefusals[reason], strconv.Quote(to)))
 }

@@ -174,8 +174,6 @@ func (l *limiter) admitForward(
 	return sync.OnceFunc(func() { l.queues.forwards.Give(user, 1) }), nil
 }
 
-func (l *limiter) crowded() bool { return 2*l.queues.forwards.Taken() > l.queues.forwards.Capacity }
-
 // givenUpMost limits the forwarded requests given up within givenUpTime that upstream may still
 // work on. Users share connections upstream; kube-apiserver ends one with too many of these.
 const (

@@ -42,7 +42,9 @@ func (u *upstream) share(
 	if req.Route.Plain {
 		resp.BufferSmall()
 	}
-	if _, long := resp.Body.(*exchange.Reader); long && resp.Kept == nil && u.limits.crowded() {
+	_, long := resp.Body.(*exchange.Reader)
+	slots := u.limits.queues.forwards
+	if long && resp.Kept == nil && 2*slots.Taken() > slots.Capacity {
 		return forward.ReadAhead(resp, req.Memory)
 	}
 	return resp

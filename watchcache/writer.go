@@ -27,7 +27,9 @@ type Change struct {
 // Reset begins a new epoch with the given state. The objects are sorted by key, and rv is their
 // resourceVersion. Cursors of the previous epoch end with [ErrEnded].
 func (w *Writer) Reset(objects []*object.Object, rv uint64) {
-	state := build(&w.cache.resource, objects)
+	// At first, the trees of all caches of a resource have the same slots.
+	r := &w.cache.resource
+	state := tree.Build(objects, maphash.String(slotSeed, fmt.Sprint(r.GVR, r.Encoding)))
 	next := &view{
 		epoch: 1,
 		rv:    rv,
@@ -49,11 +51,6 @@ func (w *Writer) Reset(objects []*object.Object, rv uint64) {
 }
 
 var slotSeed = maphash.MakeSeed()
-
-// At first, the trees of all caches of a resource have the same slots (see tree.Build).
-func build(r *object.Resource, objects []*object.Object) tree.Tree {
-	return tree.Build(objects, maphash.String(slotSeed, fmt.Sprint(r.GVR, r.Encoding)))
-}
 
 // Apply applies changes in upstream's order and drops repeated changes. The caller passes whole
 // revisions (see feed.Batch). If a change does not fit the state, or belongs to a revision that

@@ -149,7 +149,8 @@ func specOf(a authorizer.Attributes) *authorizationv1.SubjectAccessReviewSpec {
 	if raw := fieldsOf(a); raw != "" {
 		resource.FieldSelector = &authorizationv1.FieldSelectorAttributes{RawSelector: raw}
 	}
-	if raw := labelsOf(a); raw != "" {
+	requirements, _ := a.GetLabelSelector()
+	if raw := labels.NewSelector().Add(requirements...).String(); raw != "" {
 		resource.LabelSelector = &authorizationv1.LabelSelectorAttributes{RawSelector: raw}
 	}
 	spec.ResourceAttributes = resource
@@ -170,9 +171,4 @@ func fieldsOf(a authorizer.Attributes) string {
 		}
 	}
 	return fields.AndSelectors(all...).String()
-}
-
-func labelsOf(a authorizer.Attributes) string {
-	requirements, _ := a.GetLabelSelector()
-	return labels.NewSelector().Add(requirements...).String()
 }

@@ -78,7 +78,7 @@ func New(gathered prometheus.Gatherer, options Options) *Admin {
 	a := &Admin{
 		options:  options,
 		mux:      http.NewServeMux(),
-		figures:  newFigures(gathered),
+		figures:  &figures{from: gathered, busy: make(chan struct{}, 1)},
 		handlers: make(chan struct{}, handlersMost),
 	}
 	a.mux.HandleFunc("GET /metrics", a.figures.serveMetrics)

@@ -46,10 +46,6 @@ type gathered struct {
 
 func (g *gathered) Gather() ([]*dto.MetricFamily, error) { return g.families, g.err }
 
-func newFigures(from prometheus.Gatherer) *figures {
-	return &figures{from: from, busy: make(chan struct{}, 1)}
-}
-
 // page returns a page of a gather that began after the call. form names what render returns.
 func (f *figures) page(
 	ctx context.Context, form string, render func(*gathered) ([]byte, error),

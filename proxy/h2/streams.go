@@ -73,7 +73,9 @@ func (t *streams) reset(id uint32, code http2.ErrCode, reason error) {
 	if s := t.open[id]; s != nil {
 		s.endLocked(errors.Join(http2.StreamError{StreamID: id, Code: code}, reason))
 	}
-	t.w.appendResetLocked(id, code)
+	if err := t.w.answerControlLocked(appendReset(t.w.bufLocked(), id, code)); err != nil {
+		t.w.failLocked(err)
+	}
 	t.w.flushAndUnlock(false)
 }
 

@@ -106,12 +106,6 @@ func (w *writer) answerControlLocked(buf []byte) error {
 	return nil
 }
 
-func (w *writer) appendResetLocked(id uint32, code http2.ErrCode) {
-	w.mu.buf = appendReset(w.bufLocked(), id, code)
-	w.mu.control += resetSize
-	w.floodLocked()
-}
-
 // floodLocked disconnects a client that does not read control frames.
 func (w *writer) floodLocked() {
 	if w.floodsLocked() {

@@ -195,12 +195,6 @@ type hijacked struct {
 	running *sync.WaitGroup // has this one
 }
 
-// abandon must be called if the connection breaks before that.
-func (h *hijacked) abandon() {
-	h.resp.Abandon()
-	h.running.Done()
-}
-
 // Read implements net.Conn. Instead of waiting for the next request, fasthttp gives the connection
 // back. While it waits for the beginning of a body, its memory counts like a head.
 func (t *borrowed) Read(p []byte) (int, error) {
@@ -223,7 +217,8 @@ func (t *borrowed) Close() error {
 		return nil
 	}
 	if t.hijacked != nil {
-		t.hijacked.abandon()
+		t.hijacked.resp.Abandon()
+		t.hijacked.running.Done()
 	}
 	return t.client.Close()
 }

@@ -21,14 +21,6 @@ var LatencyBuckets = []float64{
 	1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
 }
 
-// native adds a native histogram, for servers that scrape it, with a resolution of ten percent.
-// With too many buckets it is reset, at most once an hour, and merges buckets in between.
-func native(o prometheus.HistogramOpts) prometheus.HistogramOpts {
-	o.NativeHistogramBucketFactor, o.NativeHistogramMaxBucketNumber = 1.1, 100
-	o.NativeHistogramMinResetDuration = time.Hour
-	return o
-}
-
 // requests are the metrics of all requests.
 type requests struct {
 	answered  *prometheus.CounterVec
@@ -47,13 +39,16 @@ func newRequests() requests {
 				"5xx and the like for unknown codes) and source (cache, " +
 				"upstream: forwarded, proxy: refused here).",
 		}, []string{"verb", "group", "version", "resource", "code", "source"}),
-		seconds: prometheus.NewHistogramVec(native(prometheus.HistogramOpts{
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "watchproxy_request_duration_seconds",
 			Help: "Seconds from a request's header until its answer was written, by verb, " +
 				"resource, scope (resource, namespace, cluster) and source. " +
 				"For watches, logs, exec, attach and port-forward: until the answer began.",
 			Buckets: LatencyBuckets,
-		}), []string{"verb", "group", "version", "resource", "scope", "source"}),
+			// The native histogram has a resolution of ten percent.
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
+			NativeHistogramMinResetDuration: time.Hour,
+		}, []string{"verb", "group", "version", "resource", "scope", "source"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_response_bytes_total",
 			Help: "Bytes of the bodies of answers. They count when the answer has ended, " +

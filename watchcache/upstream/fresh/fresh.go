@@ -210,7 +210,8 @@ func (f *Feed) begin(ctx context.Context, r *run) {
 		f.proofs.note(proof{began, q.rv, q.era})
 	}
 	f.failing.Store(err != nil)
-	f.Keeper.metrics.ran(f.Feed.GVR, r)
+	gvr := f.Feed.GVR
+	f.Keeper.metrics.runs.WithLabelValues(gvr.Group, gvr.Version, gvr.Resource, r.by).Inc()
 	r.rv, r.err = q.rv, err
 	close(r.done)
 }

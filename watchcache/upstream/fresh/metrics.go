@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // Metrics contains the counters of consistent reads and of the runs that they share.
@@ -36,10 +35,6 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	}
 	r.MustRegister(m.runs, m.seconds)
 	return m
-}
-
-func (m *Metrics) ran(of schema.GroupVersionResource, r *run) {
-	m.runs.WithLabelValues(of.Group, of.Version, of.Resource, r.by).Inc()
 }
 
 func (m *Metrics) freshRead(by string, waited time.Duration) {
