@@ -1,12 +1,6 @@
 // Package proxy serves clients. It answers from the watch caches when they give the same response
-// as kube-apiserver, and forwards all other requests unchanged.
-//
-//	a list       listen ─► h2 ─► proxy ─► read ─► derived ─► h2
-//	an event     watchcache ─► h2, its pump ─► watch ─► h2
-//	a forward    listen ─► h2 ─► proxy ─► forward ─► h2
-//
-// .github/ARCHITECTURE.md follows them function by function. Over HTTP/1.1, listen takes the place
-// of h2.
+// as kube-apiserver, and forwards all other requests unchanged. .github/ARCHITECTURE.md follows a
+// list, an event and a write function by function.
 //
 //	exchange/    requests, parameters, responses, routes, statuses: plain types
 //	conn/        a client's connection below HTTP: TLS, heads of requests, writes that do not wait

@@ -34,8 +34,6 @@
 //	client leaves                    | perhaps   | connection ends    | connection ends
 //	panic in the proxy               | perhaps   | 500                | 500
 //
-// [Sharing] lets equal gets, lists and reads of documents share one response. Each reader receives
-// the response to a request that was sent after the reader arrived. Upstream receives one of
-// several equal requests at a time. A reader whose request has not begun after a minute sends its
-// own. A response that breaks off is a 503 to all its readers.
+// [Sharing] lets equal gets, lists and reads of documents share a response. If it breaks off, all its
+// readers get 503.
 package forward

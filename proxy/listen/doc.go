@@ -8,9 +8,7 @@
 //	borrowed a connection while fasthttp serves it: serve ─► render
 //
 // A stream takes the connection over from fasthttp and writes the chunks itself, in a goroutine of
-// its own. A second one waits below TLS for the client to leave. With a pump, as over HTTP/2, an
-// event would cost 10 to 30 % less, and an idle watch 2 to 4 KiB less. But Kubernetes' clients use
-// HTTP/2.
+// its own. A second one waits below TLS for the client to leave.
 //
 // When the server drains, each client that it has accepted gets an answer, or a GOAWAY that
 // excludes its request. Only silent connections are closed without one ([Server.Serve]).

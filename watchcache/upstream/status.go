@@ -98,6 +98,6 @@ func (fs *Feeds) Collect(ch chan<- prometheus.Metric) {
 		show(gauge, float64(f.LogBytes), "watchproxy_feed_log_bytes",
 			"Bytes that only the event log keeps alive.")
 		show(counter, float64(f.Events), "watchproxy_feed_events_total",
-			"Events received from upstream in the present epoch.")
+			"Events received from upstream since the feed began.")
 	}
 }

@@ -9,8 +9,8 @@
 //
 //   - [Writer]: the lock of all who write the cache, and the epoch that their writes belong to
 //   - [Batch]: publishes the events that arrive together, whole revisions only
-//   - beginning.go: starts a feed at an earlier resourceVersion, for clients of a replaced proxy
-//   - watchdog.go: detects lost and silent streams, by upstream's [Signs]
+//   - beginning: starts a feed at an earlier resourceVersion, for clients of a replaced proxy
+//   - watchdog: detects lost and silent streams, by upstream's [Signs]
 //   - [SelfCheck]: compares the cache with upstream
 //   - [CatchUp]: brings the cache to upstream's revision faster than the watch stream does
 //   - [Progress] and [Usage]: what reads wait for, and what they ask of the feed

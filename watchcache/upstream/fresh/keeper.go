@@ -26,10 +26,8 @@ const ledgerReaders = 30
 // only the revision. So the ledger can prove without a list that a quiet cache is current, even
 // while other resources are written.
 //
-// Every cluster has foreign writes: leases, events, statuses. A probe then returns a revision that
-// a quiet collection's own stream reports with its next bookmark, up to a minute later. The leases
-// of each apiserver cause a hole every ten seconds (see [Ledger]). If a hole blocks a cache, the
-// keeper starts a run before the next reader comes.
+// The leases of each apiserver cause a hole every ten seconds (see [Ledger]). If a hole blocks a
+// cache, the keeper starts a run before the next reader comes.
 //
 // kube-apiserver answers consistent lists and probes from its watch cache once that cache has
 // reached etcd's revision. If the resource itself is not written, kube-apiserver asks etcd for
