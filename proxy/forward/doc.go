@@ -34,6 +34,6 @@
 //	client leaves                    | perhaps   | connection ends    | connection ends
 //	panic in the proxy               | perhaps   | 500                | 500
 //
-// [Sharing] lets equal gets, lists and reads of documents share a response. If it breaks off, all its
-// readers get 503.
+// [Sharing] lets equal gets, lists and reads of documents share a response. If it breaks off, all
+// its readers get 503.
 package forward

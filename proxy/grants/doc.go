@@ -13,8 +13,8 @@
 //
 //	E1 the namespaces with objects in S were decided in the era before the watch began
 //	E2 if a decision of an era changes, the era is over, and with it all its watches
-//	E3 the watch does not go past an event that it would show in a namespace without a decision, or
-//	   with one that allows and does not count any more. It asks the era, and waits for the review
+//	E3 the watch does not go past an event that it would show in a namespace without a decision,
+//	   or with one that allows and does not count any more; it asks the era, and waits for it
 //
 // By E1 a namespace that is decided later has no objects in S. All its objects are events of the
 // watch, and by E3 the watch shows all of them, or none if they are denied. By E3 nothing is shown

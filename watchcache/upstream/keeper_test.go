@@ -444,6 +444,31 @@ func TestUselessLedgerRests(t *testing.T) {
 	})
 }
 
+// A ledger that has had nothing to prove goes on: in a quiet cluster, all that readers wait for are the
+// apiservers' own leases. When others write, it proves.
+func TestQuietLedgerGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, source := filledFeed(t, feed.SmallObjects+1, withLedger)
+		startLedger(t, f, source)
+		for range 30 { // five minutes
+			f.other("leases")
+			f.elsewhere()
+			_, _ = source.Fresh(t.Context(), false)
+			time.Sleep(10 * time.Second)
+		}
+		f.bookmark()
+		readFresh(t, f, source)
+		before := f.count("side-watch")
+		for range 10 {
+			f.other("leases")
+			readFresh(t, f, source)
+		}
+		if n := f.count("side-watch") - before; n != 0 {
+			t.Errorf("%d side watches for ten readers", n)
+		}
+	})
+}
+
 // Runs for holes take a 20th of the time at most, and only while the next reader is expected soon.
 func TestHolesAreClosedForReaders(t *testing.T) {
 	for objects, most := range map[int]int{fewObjects: 150, feed.SmallObjects + 1: 10} {

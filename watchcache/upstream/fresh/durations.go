@@ -13,14 +13,15 @@ const (
 	// and by gatherMost times as much at most. Thousands of readers a second then cost 66 probes a
 	// second, of 1.7 ms of upstream's processor time each. Halved, they cost twice as many;
 	// doubled, they wait twice as long.
-	gatherFor = time.Millisecond
+	gatherFor, gatherMost = time.Millisecond, 15
 	// Needed is how long more readers are expected after a reader. For so long, the ledger runs,
 	// and for a sixth of it, holes are closed. Halved, the ledger starts less often and ends
 	// earlier, and more readers wait; doubled, upstream answers longer for nobody.
 	Needed = time.Minute
-	// rest is how long the ledger stops if it has proved nothing for twice Needed, and for how long
-	// no resource is watched that upstream has refused. Halved, upstream gets twice as many
-	// requests in vain; doubled, the ledger is missed for longer once it would be useful.
+	// rest is how long the ledger stops if it has proved nothing for twice Needed in spite of many
+	// writes, and how long no resource is watched that upstream has refused. Halved, upstream gets
+	// twice as many requests in vain; doubled, the ledger is missed for longer once it would be
+	// useful.
 	rest = 10 * time.Minute
 	// Every is the interval at which the ledger's watches and evidence are completed, and the
 	// shortest pause between two runs for the holes of one cache. A broken watch opens again after
@@ -32,6 +33,3 @@ const (
 	// closed.
 	holeWait = 20 * time.Millisecond
 )
-
-// gatherMost is the number of readers above which probes are not delayed more.
-const gatherMost = 15

@@ -48,6 +48,7 @@ type Keeper struct {
 		readers int       // how many have needed more than a probe since then
 		last    time.Time // when the last one did
 		proved  time.Time // when the ledger began or last proved something
+		from    uint64    // the highest revision that it had recorded then; 0 if unknown
 		resting time.Time // the ledger does not run before this time
 	}
 
@@ -97,7 +98,7 @@ func (k *Keeper) noteReader(of feed.Owner, proved bool) {
 	now := time.Now()
 	k.mu.last = now
 	if proved {
-		k.mu.proved = now
+		k.mu.proved, k.mu.from = now, 0
 	}
 	if now.Sub(k.mu.since) > Needed {
 		k.mu.since, k.mu.readers = now, 0
@@ -113,10 +114,19 @@ func (k *Keeper) wanted() bool {
 		now.After(k.mu.resting) && k.shared.Options.Load().Ledger
 }
 
+// fewWrites is the number of revisions that are too few to judge the ledger by. If nothing else is
+// written, it proves nothing, but it still closes the holes of the apiservers' own leases.
+const fewWrites = 100
+
 func (k *Keeper) over() bool {
+	_, highest := k.Ledger.Position(reference)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if time.Since(k.mu.proved) > 2*Needed {
+	if k.mu.from == 0 {
+		k.mu.from = highest
+	}
+	quiet := highest != 0 && highest < k.mu.from+fewWrites
+	if time.Since(k.mu.proved) > 2*Needed && !quiet {
 		k.mu.resting = time.Now().Add(rest)
 		const message = "ledger of revisions proves nothing; pausing it"
 		k.shared.Log.Info(message, zap.Duration("for", rest))
@@ -174,7 +184,7 @@ func (k *Keeper) keep(ctx context.Context) {
 	k.watches = map[feed.Owner]*ledgerWatch{}
 	k.Ledger.Begin()
 	k.mu.Lock()
-	k.mu.proved = time.Now()
+	k.mu.proved, k.mu.from = time.Now(), 0
 	k.mu.Unlock()
 	defer func() {
 		cancel()
