@@ -61,7 +61,7 @@ type Authorization struct {
 	// WatchRecheckInterval is the interval at which open watches are authenticated and authorized
 	// again. If a client has lost access, its watch ends. 0 disables this check, which
 	// kube-apiserver does not have; other values must be at least 1s.
-	WatchRecheckInterval *metav1.Duration `json:"watchRecheckInterval,omitempty" default:"5m" min:"1s" zero:"ok"`
+	WatchRecheckInterval *metav1.Duration `json:"watchRecheckInterval,omitempty" default:"5m" min:"1s" zero:"ok" reload:"yes"`
 }
 
 // AuthorizationWebhook configures SubjectAccessReviews.

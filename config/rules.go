@@ -25,6 +25,7 @@ import (
 //	format   the name of one of the [formats]
 //	min, max the inclusive limits of a number, duration or size; with zero, 0 is possible, too
 //	unique   the elements of the list differ, or their names do
+//	reload   the value may change while the proxy runs (see [Fixed])
 type setting struct {
 	path  *field.Path
 	tag   reflect.StructTag

@@ -44,13 +44,13 @@ type ProxyConfiguration struct {
 	// GoawayChance is the probability, from 0 to 0.02, that a request over HTTP/2 makes the proxy
 	// send a GOAWAY on its connection. The requests in flight are completed. For further requests
 	// the client opens another connection, possibly to another replica.
-	GoawayChance float64 `json:"goawayChance,omitempty" min:"0" max:"0.02"`
+	GoawayChance float64 `json:"goawayChance,omitempty" min:"0" max:"0.02" reload:"yes"`
 	// WatchCompression configures which watches from the cache are compressed, if the client sends
 	// Accept-Encoding: gzip. With the default, "auto", these are the watches that the apiserver
 	// compresses. Kube-apiserver 1.37 compresses watches that begin with the state and have
 	// bookmarks, as informers do; earlier versions compress none. With "always", the proxy
 	// compresses all of them, and with "never" none. It compresses each event once for all clients.
-	WatchCompression WatchCompression `json:"watchCompression,omitempty" default:"auto" oneof:"auto always never"`
+	WatchCompression WatchCompression `json:"watchCompression,omitempty" default:"auto" oneof:"auto always never" reload:"yes"`
 	// AdminListen is the address of the status page, /status, /metrics, /livez, /readyz and /debug,
 	// with Go's profiles at /debug/pprof. It uses HTTP. With tls, the port of an address that other
 	// machines can reach accepts both HTTP and HTTPS, with the same certificate. In requests from
@@ -70,7 +70,7 @@ type ProxyConfiguration struct {
 	Views []View `json:"views,omitempty" unique:"yes"`
 	// Drain is the period over which open watches end at shutdown, so that clients do not all
 	// reconnect at once.
-	Drain *metav1.Duration `json:"drain,omitempty" default:"5s" min:"0s"`
+	Drain *metav1.Duration `json:"drain,omitempty" default:"5s" min:"0s" reload:"yes"`
 	// MemoryBudget limits the memory of the process, without the pages of its executable. It must
 	// be at least 64Mi. The default is the container's limit, or else no limit. 0 means no limit.
 	// The garbage collector's limit is a tenth below the budget, but at least 32Mi below it. If the
@@ -80,13 +80,13 @@ type ProxyConfiguration struct {
 	// one, and forwards its requests for ten minutes.
 	MemoryBudget *resource.Quantity `json:"memoryBudget,omitempty" min:"64Mi" zero:"ok"`
 	// LogLevel is debug, info, warn or error. A reload changes it.
-	LogLevel string `json:"logLevel,omitempty" default:"info" oneof:"debug info warn error"`
+	LogLevel string `json:"logLevel,omitempty" default:"info" oneof:"debug info warn error" reload:"yes"`
 	// AccessLogSampling is the probability, from 0 to 1, that a request is logged after its
 	// response. The log line has the user, impersonated user, source address, namespace, name,
 	// query, status code, source of the response, bytes, durations and Audit-Id. The Audit-Id is
 	// the client's if the client sent one. Parameters that may be secrets, such as the command of
 	// an exec, are logged without their values. 0 logs no requests.
-	AccessLogSampling float64 `json:"accessLogSampling,omitempty" min:"0" max:"1"`
+	AccessLogSampling float64 `json:"accessLogSampling,omitempty" min:"0" max:"1" reload:"yes"`
 	// Audit writes an audit log of the requests that the proxy answers itself, because the
 	// apiserver does not see these requests. By default there is no audit log.
 	Audit *Audit `json:"audit,omitempty"`
@@ -175,23 +175,23 @@ type Cache struct {
 	// Exclude lists resources that are never cached, as resource or resource.group (pods,
 	// deployments.apps), in any version, without wildcards. Secrets are also excluded, unless
 	// Resources contains them: caching secrets must be a deliberate choice.
-	Exclude []string `json:"exclude,omitempty" format:"resource"`
+	Exclude []string `json:"exclude,omitempty" format:"resource" reload:"yes"`
 	// Resources lists settings for individual resources. If events are not in this list, consistent
 	// reads of events are forwarded.
-	Resources []Resource `json:"resources,omitempty" unique:"yes"`
+	Resources []Resource `json:"resources,omitempty" unique:"yes" reload:"yes"`
 	// Scopes limits caches to a part of their resources' objects, for example to a namespace or a
 	// node. The narrowest scope that contains all objects of a request answers it, and a namespace
 	// only requests whose path names it. All other requests are forwarded. Namespaces and selectors
 	// may contain environment variables, as $(NAME). By default, each cache contains the whole
 	// resource, or the namespace of the proxy's pod if upstream forbids the whole.
-	Scopes []Scope `json:"scopes,omitempty"`
+	Scopes []Scope `json:"scopes,omitempty" reload:"yes"`
 	// ConsistentReads configures how caches prove that they are up to date.
-	ConsistentReads ConsistentReadsProofs `json:"consistentReads,omitzero"`
+	ConsistentReads ConsistentReadsProofs `json:"consistentReads,omitzero" reload:"yes"`
 	// SyncTimeout is how long the first requests for a resource wait until its cache is filled.
 	// After that they are forwarded. If upstream gives no sign of life for a second, up to 64 reads
 	// and 256 watches are forwarded at once. While upstream is slow for other requests, too, that
 	// time is up to four seconds.
-	SyncTimeout *metav1.Duration `json:"syncTimeout,omitempty" default:"10s" min:"0s"`
+	SyncTimeout *metav1.Duration `json:"syncTimeout,omitempty" default:"10s" min:"0s" reload:"yes"`
 	// SelfCheckInterval is the time between two checks of a cache. A check compares how upstream
 	// serves the resource, and all objects in the cache with upstream's at the same
 	// resourceVersion, byte by byte. Of Tables and aggregated APIs, whose bytes change by
@@ -203,11 +203,11 @@ type Cache struct {
 	// older state, with a Warning header that contains the staleness. After that, such reads get
 	// 503. Reads of the most recent state always fail then, and open watches stay open. 0 means no
 	// limit.
-	MaxStaleness *metav1.Duration `json:"maxStaleness,omitempty" default:"1h" min:"0s"`
+	MaxStaleness *metav1.Duration `json:"maxStaleness,omitempty" default:"1h" min:"0s" reload:"yes"`
 	// Log limits each resource's event log. The log serves watches from a resourceVersion, and
 	// further pages of lists. It has at most 100,000 events. If it reaches a limit, its oldest
 	// events are dropped.
-	Log Log `json:"log,omitzero"`
+	Log Log `json:"log,omitzero" reload:"yes"`
 }
 
 // Scope limits caches to a part of their resources' objects.
