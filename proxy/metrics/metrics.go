@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.uber.org/zap"
 
 	"github.com/watchproxy/watchproxy/proxy/watch"
@@ -27,34 +28,35 @@ type Metrics struct {
 
 // New registers and returns the server's metrics.
 func New(r prometheus.Registerer) *Metrics {
+	auto := promauto.With(r)
 	m := &Metrics{
-		requests: newRequests(),
-		Forwards: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		requests: newRequests(auto),
+		Forwards: auto.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watchproxy_forwards_in_flight",
 			Help: "Forwarded requests in flight, by verb. An open watch counts.",
 		}, []string{"verb"}),
-		Shared: prometheus.NewCounter(prometheus.CounterOpts{
+		Shared: auto.NewCounter(prometheus.CounterOpts{
 			Name: "watchproxy_forwards_shared_total",
 			Help: "Gets and lists that shared another request's answer: upstream never saw them.",
 		}),
 	}
 	m.known.mu.seen = map[kind]*[3]string{}
-	m.watches = newWatches(m.requests.bytes)
+	m.watches = newWatches(auto, m.requests.bytes)
 	m.watches.lags.mu.of = map[[3]string]*watch.Lag{}
-	m.Limited = prometheus.NewCounterVec(prometheus.CounterOpts{
+	m.Limited = auto.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_requests_refused_total",
 		Help: "Requests refused with 429, by the limit that they exceeded; " +
 			"unread: forwarded watches and logs that ended, because their " +
 			"clients did not read and there was no room for the unread bytes.",
 	}, []string{"limit"})
-	m.Refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+	m.Refused = auto.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_connections_refused_total",
 		Help: "Connections closed or reset before they were served, by reason (limit: too many " +
 			"are open, error: accept failed, as without file descriptors, heads: no memory for " +
 			"what clients have begun to send, as when a user's open requests hold all of it, " +
 			"strangers: too many unknown clients leave answers unread).",
 	}, []string{"reason"})
-	m.panics = prometheus.NewCounterVec(prometheus.CounterOpts{
+	m.panics = auto.NewCounterVec(prometheus.CounterOpts{
 		Name: "watchproxy_panics_total",
 		Help: "Panics that ended one request, watch or stream, by place (handler, watch, stream, " +
 			"review). The log has the stack.",
@@ -62,9 +64,7 @@ func New(r prometheus.Registerer) *Metrics {
 	for _, place := range []string{InHandler, InWatch, InStream, InReview} {
 		m.panics.WithLabelValues(place) // Prometheus misses an increase that creates the series
 	}
-	r.MustRegister(m.requests.answered, m.requests.forwarded, m.requests.seconds,
-		m.requests.inFlight, m.Forwards, m.Shared, m.Limited, m.Refused, m.panics, m.watches.open,
-		m.watches.ends, m.watches.lags)
+	r.MustRegister(m.watches.lags)
 	return m
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 )
@@ -30,16 +31,16 @@ type requests struct {
 	forwarded *prometheus.CounterVec
 }
 
-func newRequests() requests {
+func newRequests(auto promauto.Factory) requests {
 	m := requests{
-		answered: prometheus.NewCounterVec(prometheus.CounterOpts{
+		answered: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_requests_total",
 			Help: "Answered requests, by verb, resource, status code (of the ERROR, " +
 				"for a watch of one ERROR; 499 if the client left before the answer; " +
 				"5xx and the like for unknown codes) and source (cache, " +
 				"upstream: forwarded, proxy: refused here).",
 		}, []string{"verb", "group", "version", "resource", "code", "source"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		seconds: auto.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "watchproxy_request_duration_seconds",
 			Help: "Seconds from a request's header until its answer was written, by verb, " +
 				"resource, scope (resource, namespace, cluster) and source. " +
@@ -49,17 +50,18 @@ func newRequests() requests {
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
 			NativeHistogramMinResetDuration: time.Hour,
 		}, []string{"verb", "group", "version", "resource", "scope", "source"}),
+		// With watches: lags collects it.
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_response_bytes_total",
 			Help: "Bytes of the bodies of answers. They count when the answer has ended, " +
 				"those of watches from the cache when they are written.",
 		}, []string{"verb", "group", "version", "resource", "source"}),
-		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		inFlight: auto.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watchproxy_requests_in_flight",
 			Help: "Requests that are being answered, by kind (mutating, readOnly). Watches, " +
 				"logs, exec, attach and port-forward count until their answer begins.",
 		}, []string{"request_kind"}),
-		forwarded: prometheus.NewCounterVec(prometheus.CounterOpts{
+		forwarded: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_forwarded_total",
 			Help: "Forwarded requests, by verb, resource and reason: not-a-read (writes, " +
 				"subresources, other paths), audit (the policy wants the answer's body), " +

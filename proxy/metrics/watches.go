@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
 	"github.com/watchproxy/watchproxy/proxy/watch"
@@ -17,14 +18,14 @@ type watches struct {
 }
 
 // newWatches returns the metrics of watches. Their bytes are added to bytes at each scrape.
-func newWatches(bytes *prometheus.CounterVec) watches {
+func newWatches(auto promauto.Factory, bytes *prometheus.CounterVec) watches {
 	resource := []string{"group", "version", "resource"}
 	return watches{
-		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		open: auto.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watchproxy_watches",
 			Help: "Open watches served from the cache.",
 		}, resource),
-		ends: prometheus.NewCounterVec(prometheus.CounterOpts{
+		ends: auto.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_watch_ends_total",
 			Help: "Ends of watches from the cache, by resource and reason: timeout (the client's " +
 				"or the usual lifetime), client (it left), stalled (it left bytes unread), " +

@@ -186,7 +186,7 @@ func TestEmptyTables(t *testing.T) {
 		} {
 			v := fs.ask(t, rd, target, acceptTable)
 			if rows == "" {
-				if v.Response != nil || v.Reason != Table {
+				if v.Response != nil || v.Reason != OtherTable {
 					t.Errorf("%s, not knowing how: %+v", target, v)
 				}
 				continue

@@ -46,7 +46,7 @@ func TestMissingRows(t *testing.T) {
 		cachetest.Apply(t, j.rows, j.row(lost))
 		lost.created = lost.created.Add(-time.Second) // other metadata
 		cachetest.Apply(t, j.objects, j.object(lost))
-		if err := list(); !errors.Is(err, Table) || j.tables.Of(j.rows).Usable() {
+		if err := list(); !errors.Is(err, OtherTable) || j.tables.Of(j.rows).Usable() {
 			t.Errorf("a row of another history is shown: %v", err)
 		}
 		time.Sleep(5 * time.Minute)
@@ -89,10 +89,10 @@ func TestUnwritableRows(t *testing.T) {
 		if err := open(""); err != nil {
 			t.Fatal(err)
 		}
-		if err := open(""); err != Form { //nolint:errorlint // it is not wrapped
+		if err := open(""); err != OtherForm { //nolint:errorlint // it is not wrapped
 			t.Errorf("the second watch: %v", err)
 		}
-		if err := open("metadata.name!=c-000000"); err != Form { //nolint:errorlint // it is not wrapped
+		if err := open("metadata.name!=c-000000"); err != OtherForm { //nolint:errorlint // it is not wrapped
 			t.Errorf("a watch of other objects: %v", err)
 		}
 	})

@@ -109,7 +109,7 @@ func (r *read) page(snapshot watchcache.Snapshot, from, to string) (*exchange.Re
 		return nil, r.meter.Failed()
 	}
 	if r.rows != nil && items.Count == 0 && r.rows.Empty() == "" {
-		return nil, Table
+		return nil, OtherTable
 	}
 	if last != nil && !r.filter.Single() {
 		s := r.resource.Scope

@@ -38,7 +38,7 @@ func TestBodiesAreCounted(t *testing.T) {
 	memory := fair.NewPool(1<<20, false)
 	r, _ := pageOf(t, 0, 0)
 	r.Memory = memory.Holding("")
-	for _, broken := range []error{nil, Form} {
+	for _, broken := range []error{nil, OtherForm} {
 		resp, err := r.makeAnswer(300<<10, func() (*exchange.Response, error) {
 			return &exchange.Response{Body: exchange.Bytes(make([]byte, 100<<10))}, broken
 		})

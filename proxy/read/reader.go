@@ -191,7 +191,7 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 	case !r.Answerable(r.Name):
 		return nil, Parameters
 	case len(r.Choices) == 0:
-		return nil, Form
+		return nil, OtherForm
 	case r.mostRecentGet() && (r.LimitsAge || !rd.answersGet(&r.plan)):
 		return nil, MostRecent
 	case r.mostRecentGet():
@@ -202,7 +202,7 @@ func (rd *Reader) answer(ctx context.Context, r *read) (resp *exchange.Response,
 		return refusal, err
 	}
 	r.source, err = rd.open(ctx, &r.plan)
-	if r.Alone && (errors.Is(err, Table) || errors.Is(err, Form)) {
+	if r.Alone && (errors.Is(err, OtherTable) || errors.Is(err, OtherForm)) {
 		r.source, err = rd.openPlain(ctx, r.Request, r.plan, err)
 	}
 	if err != nil {

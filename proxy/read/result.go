@@ -26,8 +26,8 @@ const (
 	Credentials Reason = "credentials"    // upstream must judge the client or its impersonation
 	Uncached    Reason = "not-cached"     // excluded, unwatchable, or forbidden to the proxy
 	Parameters  Reason = "parameters"     // unknown, malformed, or combined in an unusual way
-	Form        Reason = "form"           // of Accept: unsupported, or the objects do not allow it
-	Table       Reason = "table"          // the rows of the Table are not understood
+	OtherForm   Reason = "form"           // of Accept: unsupported, or the objects do not allow it
+	OtherTable  Reason = "table"          // the rows of the Table are not understood
 	MostRecent  Reason = "most-recent"    // upstream answers at less cost
 	Page        Reason = "page"           // only upstream can write the continue token
 	TooOld      Reason = "too-old"        // before the cache's history

@@ -57,7 +57,7 @@ func (rd *Reader) open(ctx context.Context, p *plan) (s source, err error) {
 		err = rd.allowStale(p, &s)
 		return s, err
 	}
-	return s, Form
+	return s, OtherForm
 }
 
 // openPlain opens the feed of a form that the client accepts as well, because only upstream could
@@ -86,11 +86,11 @@ func (rd *Reader) openFeed(ctx context.Context, p *plan, choice wire.Choice) (s 
 		s.feed, s.rows, err = rd.openTable(ctx, p)
 		return s, err
 	case choice.Table:
-		return s, Table
+		return s, OtherTable
 	case p.IncludeGiven:
 		return s, Parameters
 	case choice.Partial && object.InternalMetadata(p.GVR):
-		return s, Form
+		return s, OtherForm
 	case choice.MediaType == wire.Protobuf:
 		s.feed, err = rd.Feeds.Open(ctx, p.GVR, p.want(), object.Protobuf, p.Since(p.Name))
 		if !choice.Partial || !errors.Is(err, object.ErrNoEncoding) {
@@ -189,7 +189,7 @@ func (s *source) unwritable(err error) error {
 		return err
 	}
 	if s.rows != nil {
-		return Table
+		return OtherTable
 	}
-	return Form
+	return OtherForm
 }

@@ -31,11 +31,11 @@ func (rd *Reader) openTable(ctx context.Context, p *plan) (objects Feed, _ *tabl
 		return nil, nil, err
 	}
 	if rows.Cache().Resource().Encoding != object.Table {
-		return nil, nil, Table
+		return nil, nil, OtherTable
 	}
 	rules := rd.tables.Of(rows.Cache())
 	if !rules.Usable() {
-		return nil, nil, Table
+		return nil, nil, OtherTable
 	}
 	return objects, &table.Rows{Rules: rules, Cache: rows.Cache()}, nil
 }

@@ -30,7 +30,7 @@ func (rd *Reader) watch(ctx context.Context, r *read) (*exchange.Response, error
 	}
 	metadata := r.choice.Partial || r.choice.Table
 	if _, noted := r.cache.Notes.Load(unwritable{}); metadata && noted {
-		return nil, Form
+		return nil, OtherForm
 	}
 	p, err := r.begin(ctx)
 	owner := &owner{

@@ -61,7 +61,8 @@ var encodings = []struct {
 	mediaType MediaType
 }{{"json", JSON}, {"yaml", YAML}, {"vnd.kubernetes.protobuf", Protobuf}}
 
-// forwardedTypes are parts of media types for which upstream answers, whatever else is accepted.
+// forwardedTypes are parts of media types for which upstream answers, whatever else is accepted. In
+// views, these clauses do not count.
 var forwardedTypes = []string{"cbor"}
 
 // Negotiate parses an Accept header like kube-apiserver and returns the form of the response. After
