@@ -20,11 +20,7 @@ import (
 // reads nothing is disconnected after the stall time.
 func TestSlowReaders(t *testing.T) {
 	var c *watchcache.Cache
-	talk(t, func(*exchange.Request) *exchange.Response {
-		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
-		resp.Body = watch.New(watchOf(t, c))
-		return resp
-	}, tlsConfig(t), unbuffered, func(client *peer) {
+	talk(t, func(*exchange.Request) *exchange.Response { return watching(t, c) }, tlsConfig(t), unbuffered, func(client *peer) {
 		c, _ = cachetest.ConfigMaps(t, 1)
 		client.sends(get)
 		const large = 1 << 20
@@ -49,9 +45,7 @@ func TestOpenWatchKeepsNoRequest(t *testing.T) {
 	var seen weak.Pointer[exchange.Request]
 	talk(t, func(req *exchange.Request) *exchange.Response {
 		seen = weak.Make(req)
-		resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
-		resp.Body = watch.New(watchOf(t, c))
-		return resp
+		return watching(t, c)
 	}, tlsConfig(t), unbuffered, func(client *peer) {
 		c, _ = cachetest.ConfigMaps(t, 1)
 		client.sends(get)
@@ -59,6 +53,14 @@ func TestOpenWatchKeepsNoRequest(t *testing.T) {
 			t.Error("the request is kept")
 		}
 	})
+}
+
+// watching returns a response that is a watch of a cache's ConfigMaps.
+func watching(t *testing.T, c *watchcache.Cache) *exchange.Response {
+	t.Helper()
+	resp := exchange.NewResponse(http.StatusOK, exchange.FromCache)
+	resp.Body = watch.New(watchOf(t, c))
+	return resp
 }
 
 // watchOf returns a watch of a cache's ConfigMaps that begins at the current state.

@@ -50,7 +50,7 @@ func newRequests(auto promauto.Factory) requests {
 			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100,
 			NativeHistogramMinResetDuration: time.Hour,
 		}, []string{"verb", "group", "version", "resource", "scope", "source"}),
-		// With watches: lags collects it.
+		// Not registered: lags collects it, after it has added those of open watches.
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watchproxy_response_bytes_total",
 			Help: "Bytes of the bodies of answers. They count when the answer has ended, " +

@@ -450,7 +450,14 @@ func TestQuietLedgerGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, source := filledFeed(t, feed.SmallObjects+1, withLedger)
 		startLedger(t, f, source)
-		for range 30 { // five minutes
+		for range 100 { // before, it proves
+			for range 30 {
+				f.other("leases")
+			}
+			readFresh(t, f, source)
+			time.Sleep(100 * time.Millisecond)
+		}
+		for range 180 { // half an hour
 			f.other("leases")
 			f.elsewhere()
 			_, _ = source.Fresh(t.Context(), false)

@@ -18,10 +18,10 @@ const (
 	// and for a sixth of it, holes are closed. Halved, the ledger starts less often and ends
 	// earlier, and more readers wait; doubled, upstream answers longer for nobody.
 	Needed = time.Minute
-	// rest is how long the ledger stops if it has proved nothing for twice Needed in spite of many
-	// writes, and how long no resource is watched that upstream has refused. Halved, upstream gets
-	// twice as many requests in vain; doubled, the ledger is missed for longer once it would be
-	// useful.
+	// rest is how long the ledger stops if it has proved nothing for twice Needed although others
+	// have written, and how long no resource is watched that upstream has refused. Halved, upstream
+	// gets twice as many requests in vain; doubled, the ledger is missed for longer once it would
+	// be useful.
 	rest = 10 * time.Minute
 	// Every is the interval at which the ledger's watches and evidence are completed, and the
 	// shortest pause between two runs for the holes of one cache. A broken watch opens again after

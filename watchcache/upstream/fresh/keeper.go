@@ -114,10 +114,8 @@ func (k *Keeper) wanted() bool {
 		now.After(k.mu.resting) && k.shared.Options.Load().Ledger
 }
 
-// fewWrites is the number of revisions that are too few to judge the ledger by. If nothing else is
-// written, it proves nothing, but it still closes the holes of the apiservers' own leases.
-const fewWrites = 100
-
+// over reports whether nobody needs the ledger, or it proves nothing. With less than a write a
+// second there is little to prove, but the keeper still closes holes of the apiservers' own leases.
 func (k *Keeper) over() bool {
 	_, highest := k.Ledger.Position(reference)
 	k.mu.Lock()
@@ -125,8 +123,9 @@ func (k *Keeper) over() bool {
 	if k.mu.from == 0 {
 		k.mu.from = highest
 	}
-	quiet := highest != 0 && highest < k.mu.from+fewWrites
-	if time.Since(k.mu.proved) > 2*Needed && !quiet {
+	proved := time.Since(k.mu.proved)
+	quiet := highest != 0 && highest < k.mu.from+uint64(proved.Seconds())
+	if proved > 2*Needed && !quiet {
 		k.mu.resting = time.Now().Add(rest)
 		const message = "ledger of revisions proves nothing; pausing it"
 		k.shared.Log.Info(message, zap.Duration("for", rest))
