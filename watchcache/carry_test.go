@@ -93,3 +93,41 @@ func TestRelistAtACarriedState(t *testing.T) {
 		}
 	}
 }
+
+// A watch of a proxy in front has seen all events up to a carried resourceVersion, and says so in
+// bookmarks. This never goes back, although the log's own resourceVersion is lower. Other watches
+// stay at the log, where a relist may begin a gap.
+func TestPollReachesCarried(t *testing.T) {
+	c := filled(10, pod("x", 5))
+	front, other := watchcache.Watch(t, c, "", 10), watchcache.Watch(t, c, "", 10)
+	front.WholeHistory()
+	at := func(carried, log uint64, events int) {
+		t.Helper()
+		for cursor, want := range map[*watchcache.Cursor]uint64{front: carried, other: log} {
+			deltas, position, err := cursor.Poll(nil, 10, math.MaxInt)
+			if err != nil || position != want || len(deltas) != events {
+				t.Errorf("%d events until %d, %v; want %d until %d", len(deltas), position, err, events, want)
+			}
+		}
+	}
+	at(10, 10, 0)
+	c.Writer().Carry(10, 15)
+	at(15, 10, 0)
+	listed := []*object.Object{pod("x", 5).Object(), pod("y", 20).Object()}
+	if err := c.Writer().FastForward(listed, 20); err != nil {
+		t.Fatal(err)
+	}
+	at(15, 10, 0) // the event of y has not come yet
+	c.Writer().Carry(20, 22)
+	at(15, 10, 0)
+	c.Writer().Advance(12, watchcache.Noon)
+	at(15, 12, 0)
+	watchcache.Apply(t, c, pod("y", 20).Set())
+	at(22, 20, 1)
+	c.Writer().Advance(30, watchcache.Noon)
+	at(30, 30, 0)
+	c.Writer().Carry(30, 33)
+	at(33, 30, 0)
+	watchcache.Apply(t, c, pod("y", 34).Set())
+	at(34, 34, 1)
+}

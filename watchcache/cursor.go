@@ -223,7 +223,7 @@ func (c *Cursor) Poll(into []Delta, limit, bytes int) (deltas []Delta, position 
 	if !c.behind {
 		if mark == 0 || mark >= v.end {
 			c.next, c.behind = v.end, coming // C1, C3
-			return into, v.rv, nil
+			return into, c.reached(v), nil
 		}
 		c.next = mark // C2
 	}
@@ -253,7 +253,17 @@ func (c *Cursor) Poll(into []Delta, limit, bytes int) (deltas []Delta, position 
 		}
 		return into, e.RV - 1, nil // the next event may have the same RV as the last event
 	}
-	return into, v.rv, nil
+	return into, c.reached(v), nil
+}
+
+// reached is the position of a cursor at the log's end. A proxy in front waits for a bookmark with
+// the resourceVersion that its probe has shown, which may be ahead of the log (see [Writer.Carry]).
+// Other watches stay at the log, because a gap that begins there may follow.
+func (c *Cursor) reached(v *view) uint64 {
+	if c.strict {
+		return max(v.rv, v.carried)
+	}
+	return v.rv
 }
 
 func (c *Cursor) look(v *view, into []Delta, limit, bytes int) ([]Delta, error) {

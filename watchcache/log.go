@@ -99,6 +99,8 @@ type view struct {
 	// aheadSince is the resourceVersion from which on upstream has had the state ahead.
 	aheadSince uint64
 	passed     []passed // states that were ahead, oldest first
+	// carried is the last resourceVersion ahead of the log up to which the log had all events.
+	carried uint64
 	// abandoned is the newest resourceVersion of all earlier epochs. A client that resumes at
 	// abandoned or below may have seen a lost history.
 	abandoned uint64

@@ -136,6 +136,9 @@ func (w *Writer) commit(v, next *view, now time.Time) {
 }
 
 func (w *Writer) publish(v *view) {
+	if v.aheadSince <= v.rv {
+		v.carried = max(v.carried, v.ahead.rv)
+	}
 	w.cache.view.Store(v)
 	w.cache.waiters.Release()
 }

@@ -125,5 +125,8 @@ func (c *CatchUp) sideWatch(ctx context.Context, rv uint64) error {
 	if Reaches(ctx, c.writer.cache, rv, 0) {
 		return nil
 	}
+	if err == nil {
+		err = errors.New("it has ended")
+	}
 	return fmt.Errorf("side watch from %d did not reach %d: %w", from, rv, err)
 }
