@@ -98,7 +98,6 @@ func (t *TLS) validate(path *field.Path) (errs field.ErrorList) {
 	return errs
 }
 
-// validateAccess checks that the addresses, TLS and authentication are compatible.
 func (c *ProxyConfiguration) validateAccess() (errs field.ErrorList) {
 	fail := func(err *field.Error) { errs = append(errs, err) }
 	path, a := field.NewPath("authentication"), &c.Authentication

@@ -256,9 +256,8 @@ func (c *Cursor) Poll(into []Delta, limit, bytes int) (deltas []Delta, position 
 	return into, c.reached(v), nil
 }
 
-// reached is the position of a cursor at the log's end. A proxy in front waits for a bookmark with
-// the resourceVersion that its probe has shown, which may be ahead of the log (see [Writer.Carry]).
-// Other watches stay at the log, because a gap that begins there may follow.
+// reached is the position at the log's end. A proxy in front waits for the resourceVersion that its
+// probe has shown, even if only [Writer.Carry] has reached it. For others, a gap may begin at v.rv.
 func (c *Cursor) reached(v *view) uint64 {
 	if c.strict {
 		return max(v.rv, v.carried)

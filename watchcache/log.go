@@ -99,8 +99,7 @@ type view struct {
 	// aheadSince is the resourceVersion from which on upstream has had the state ahead.
 	aheadSince uint64
 	passed     []passed // states that were ahead, oldest first
-	// carried is the last resourceVersion ahead of the log up to which the log had all events.
-	carried uint64
+	carried    uint64   // the last rv ahead of the log up to which it has had all events
 	// abandoned is the newest resourceVersion of all earlier epochs. A client that resumes at
 	// abandoned or below may have seen a lost history.
 	abandoned uint64

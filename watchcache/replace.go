@@ -13,9 +13,8 @@ import (
 // their resourceVersion. The differences become events, so watches continue as if the upstream
 // watch had never broken. The resourceVersions between the cached state and rv are a gap. Exact
 // reads and new watches are possible at the gap's two ends, and refused in between. An open watch
-// that started ahead of the cache ends if its start lies inside the gap.
-//
-// If another object (by its uid) has the same name, there are a DELETED and then an ADDED event.
+// that started ahead of the cache ends if its start lies inside the gap. If another object (by its
+// uid) has the same name, there are a DELETED and then an ADDED event.
 //
 // A client may resume from the last resourceVersion that it saw, at a replica with the true history
 // or with a different gap. So at each resourceVersion that the client sees, upstream must have had

@@ -43,7 +43,6 @@ func newDecisions(client authorizationclient.AuthorizationV1Interface, options O
 	}
 }
 
-// decide returns upstream's decision, from memory if possible.
 func (d *decisions) decide(
 	ctx context.Context, attributes authorizer.Attributes,
 ) (decision, error) {

@@ -67,7 +67,6 @@ func (n *Narrowing) question(u user.Info) ([sha256.Size]byte, error) {
 	return sum, err
 }
 
-// isOf reports whether u is the user of the read.
 func (n *Narrowing) isOf(u user.Info) bool {
 	question, err := n.question(u)
 	return err == nil && question == n.key.Question

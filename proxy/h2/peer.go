@@ -45,7 +45,6 @@ func (p *peer) widen(n int64) error {
 	return nil
 }
 
-// leastMost limits least, in bytes.
 const leastMost = 64 << 10
 
 // least returns the window from which it is worth to send, for a sender that has left bytes to send

@@ -148,7 +148,6 @@ const strangersMax = 1000
 // NewStrangers returns the limit of a server's responses to unknown clients, shared by network.
 func NewStrangers() *fair.Pool { return fair.NewPool(strangersMax, true) }
 
-// goOn implements uploader.
 func (s *stream) goOn() {
 	w := s.c.writer
 	w.mu.Lock()

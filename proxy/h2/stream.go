@@ -56,7 +56,6 @@ func (s *stream) receive(req *exchange.Request) {
 	}
 }
 
-// giveBack implements uploader.
 func (s *stream) giveBack(n int64, toStream bool) {
 	if toStream {
 		s.c.intake.giveBack(s, n)

@@ -22,7 +22,6 @@ var LatencyBuckets = []float64{
 	1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
 }
 
-// requests are the metrics of all requests.
 type requests struct {
 	answered  *prometheus.CounterVec
 	seconds   *prometheus.HistogramVec

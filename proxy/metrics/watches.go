@@ -10,7 +10,6 @@ import (
 	"github.com/watchproxy/watchproxy/proxy/watch"
 )
 
-// watches are the metrics of watches from the cache.
 type watches struct {
 	open *prometheus.GaugeVec
 	ends *prometheus.CounterVec

@@ -191,7 +191,6 @@ func (e *envelope) appendListHead(dst []byte, m ListMeta, items int64) []byte {
 	return append(dst, meta...)
 }
 
-// must returns the result of an encoding that cannot fail.
 func must[T any](v T, err error) T {
 	if err != nil {
 		panic("BUG: " + err.Error())

@@ -86,7 +86,6 @@ func (t *tableForm) AppendListHead(dst []byte, m ListMeta, items int64) []byte {
 	return dst
 }
 
-// appendHead begins a Table, up to its rows.
 func (t *tableForm) appendHead(dst []byte, m ListMeta, columns []byte) []byte {
 	dst = appendTypedHead(dst, "Table", metaGroup+"/"+metaVersion, m)
 	dst = append(dst, `,"columnDefinitions":`...)

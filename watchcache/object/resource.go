@@ -153,9 +153,8 @@ var internalMetadata = []schema.GroupVersionResource{
 // InternalMetadata reports whether upstream may show other metadata of a resource's objects alone,
 // or in the rows of Tables, than in the objects.
 //
-// kube-apiserver makes such metadata (PartialObjectMetadata) from its internal version of the API.
-// Some fields of that version do not exist in an older version. There, annotations stand for them.
-// So objects of that version have annotations that their metadata lacks.
+// kube-apiserver makes such metadata (PartialObjectMetadata) from its internal version of the API. In
+// older versions, annotations stand for some fields of it, and the metadata lacks these annotations.
 func InternalMetadata(gvr schema.GroupVersionResource) bool {
 	return slices.Contains(internalMetadata, gvr)
 }

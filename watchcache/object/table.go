@@ -187,7 +187,6 @@ func fingerprint(partial []byte) uint64 {
 
 var seed = maphash.MakeSeed()
 
-// findVersion returns the position of the resourceVersion's digits in PartialObjectMetadata.
 func findVersion(partial []byte) (at, digits int) {
 	v := gjson.GetBytes(partial, "metadata.resourceVersion")
 	if v.Index == 0 || len(v.Raw) != len(v.Str)+2 {
