@@ -153,8 +153,8 @@ var internalMetadata = []schema.GroupVersionResource{
 // InternalMetadata reports whether upstream may show other metadata of a resource's objects alone,
 // or in the rows of Tables, than in the objects.
 //
-// kube-apiserver makes such metadata (PartialObjectMetadata) from its internal version of the API. In
-// older versions, annotations stand for some fields of it, and the metadata lacks these annotations.
+// kube-apiserver makes such metadata (PartialObjectMetadata) from its internal version of the API.
+// In older versions, annotations stand for some of its fields. The metadata lacks them.
 func InternalMetadata(gvr schema.GroupVersionResource) bool {
 	return slices.Contains(internalMetadata, gvr)
 }
