@@ -204,6 +204,34 @@ func TestSilentStateIsReadInPages(t *testing.T) {
 	})
 }
 
+// If upstream has forgotten the history after a state that was read in pages, the feed waits for the
+// stream, even if it is silent for long. Otherwise it would read the pages of a large state for ever.
+func TestStateThatPagesCannotBring(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.set("a", "1")
+		f.slowState(20 * time.Second)
+		expired := false
+		f.answers(func(r *http.Request) (*http.Response, error) {
+			q := r.URL.Query()
+			if expired || r.URL.Path != "/api/v1/configmaps" || q.Get("watch") == "" || q.Get("sendInitialEvents") != "" {
+				return nil, nil
+			}
+			expired = true
+			return statusReply(http.StatusGone), nil
+		})
+		feeds := start(t, f)
+		_, _ = feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0) // it does not wait so long
+		time.Sleep(time.Minute)
+		reached(t, f, open(t, feeds))
+		relists := feeds.shared.Metrics.Relists
+		silent := testutil.ToFloat64(relists.WithLabelValues("", "v1", "configmaps", "no-state"))
+		if gone := testutil.ToFloat64(relists.WithLabelValues("", "v1", "configmaps", "expired")); silent != 1 || gone != 1 || f.count("list") != 1 {
+			t.Errorf("%v silent streams, %v expired states, %d lists", silent, gone, f.count("list"))
+		}
+	})
+}
+
 // If proofs fail, a read waits for the next proof for a second only. So it does not fail later than
 // at upstream. Once a proof has succeeded, reads wait for their proof again.
 func TestFailingProofs(t *testing.T) {

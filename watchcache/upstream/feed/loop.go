@@ -26,6 +26,7 @@ type loop struct {
 	paged     bool // upstream does not stream the initial state
 	listed    bool // the state was just read in pages
 	pages     bool // the next state is read in pages, because a stream did not bring it
+	patient   bool // a silent stream is waited for: pages took longer than upstream keeps history
 }
 
 // Run runs the feed. It returns nil after Stop, or the reason why the resource is not cacheable. It
@@ -77,7 +78,7 @@ func (f *Feed) follow(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		began, now := time.Now(), f.Writer.phase()
+		began, now, listed := time.Now(), f.Writer.phase(), f.loop.listed
 		paged := now != watching && (f.loop.paged || f.loop.pages)
 		if now == watching {
 			err = f.watch(ctx, endTurn)
@@ -112,6 +113,7 @@ func (f *Feed) follow(ctx context.Context) error {
 			f.Shared.Metrics.Relists.WithLabelValues(
 				f.GVR.Group, f.GVR.Version, f.GVR.Resource, reason).Inc()
 			f.Writer.enter(next)
+			f.loop.patient = listed && reason == expired
 		case err != nil:
 			f.Signs.Failed(err, errors.Is(err, errSilent))
 			f.Log.Warn("upstream watch broke", zap.Error(err))
@@ -192,7 +194,9 @@ func (f *Feed) stream(ctx context.Context, query url.Values, epoch uint64, endTu
 			f.Shared.Client.Compresses.Store(resp.Uncompressed)
 		}
 		filling, filled := context.WithCancel(ctx)
-		guards.Go(func() { dog.guardFill(filling, cancel) })
+		if !f.loop.patient {
+			guards.Go(func() { dog.guardFill(filling, cancel) })
+		}
 		err = r.readState(s, f.Signs)
 		if filled(); err != nil {
 			return cmp.Or(context.Cause(ctx), err)
