@@ -78,7 +78,7 @@ func (rd *Reader) openPlain(
 // openFeed opens the feed for a choice. For a Table, it also opens the feed of the rows. Custom
 // resources have no protobuf feed, but their metadata can be written in protobuf.
 func (rd *Reader) openFeed(ctx context.Context, p *plan, choice wire.Choice) (s source, err error) {
-	ctx, cancel := context.WithTimeout(ctx, rd.Options().SyncTimeout)
+	ctx, cancel := context.WithTimeout(ctx, rd.patience(p))
 	defer cancel()
 	s.choice = choice
 	switch {
@@ -99,6 +99,18 @@ func (rd *Reader) openFeed(ctx context.Context, p *plan, choice wire.Choice) (s 
 	}
 	s.feed, err = rd.Feeds.Open(ctx, p.GVR, p.want(), object.JSON, p.Since(p.Name))
 	return s, err
+}
+
+// patience returns how long a read waits for a cache that is filled. An object or a page costs
+// upstream far less than the whole collection, which may take minutes.
+func (rd *Reader) patience(p *plan) time.Duration {
+	most := rd.Options().SyncTimeout
+	page := p.Kind == wire.List && p.Limit > 0 && (!p.RVGiven || p.RV > 0)
+	if !p.Alone && (page || p.Kind == wire.Get) {
+		const part = 10
+		most /= part
+	}
+	return most
 }
 
 func (s *source) prepare(p *plan) (err error) {
