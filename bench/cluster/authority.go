@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"fmt"
 	"math/big"
 	"path/filepath"
 	"testing"
@@ -20,12 +21,21 @@ type Authority struct {
 	key         crypto.Signer
 }
 
-// AuthorityT returns the CA that the apiserver trusts.
+// Authority returns the CA that the apiserver trusts.
+func (s *APIServer) Authority() (*Authority, error) {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(s.Dir, "ca.crt"), filepath.Join(s.Dir, "ca.key"))
+	if err != nil {
+		return nil, fmt.Errorf("the apiserver's CA: %w", err)
+	}
+	return &Authority{pair.Leaf, pair.PrivateKey.(crypto.Signer)}, nil
+}
+
+// AuthorityT is Authority, but fails the test if there is an error.
 func (s *APIServer) AuthorityT(tb testing.TB) *Authority {
 	tb.Helper()
-	pair, err := tls.LoadX509KeyPair(filepath.Join(s.Dir, "ca.crt"), filepath.Join(s.Dir, "ca.key"))
+	a, err := s.Authority()
 	MustT(tb, err)
-	return &Authority{pair.Leaf, pair.PrivateKey.(crypto.Signer)}
+	return a
 }
 
 // ImpostorT returns a CA with the same name that no server trusts.
@@ -41,14 +51,18 @@ func (a *Authority) ImpostorT(tb testing.TB) *Authority {
 	return &Authority{certificate, key}
 }
 
-// SignT creates a user's certificate that expires after lasts. If lasts is negative, the
-// certificate has already expired.
-func (a *Authority) SignT(tb testing.TB, lasts time.Duration, user string, groups ...string) *tls.Certificate {
-	tb.Helper()
+// Sign creates a user's certificate that expires after lasts. If lasts is negative, the certificate
+// has already expired.
+func (a *Authority) Sign(lasts time.Duration, user string, groups ...string) (*tls.Certificate, error) {
 	const bits = 127
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), bits))
-	MustT(tb, err)
-	key := NewKeyT(tb)
+	if err != nil {
+		return nil, err
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: user, Organization: groups},
@@ -57,8 +71,18 @@ func (a *Authority) SignT(tb testing.TB, lasts time.Duration, user string, group
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, a.Certificate, key.Public(), a.key)
+	if err != nil {
+		return nil, fmt.Errorf("certificate of %s: %w", user, err)
+	}
+	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}
+
+// SignT is Sign, but fails the test if there is an error.
+func (a *Authority) SignT(tb testing.TB, lasts time.Duration, user string, groups ...string) *tls.Certificate {
+	tb.Helper()
+	certificate, err := a.Sign(lasts, user, groups...)
 	MustT(tb, err)
-	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	return certificate
 }
 
 // NewKeyT creates a private key.

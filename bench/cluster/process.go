@@ -17,9 +17,10 @@ import (
 type command struct {
 	path  string
 	args  []string
-	ready string   // prefix of the line that announces readiness
-	log   string   // file to which all output is appended
-	env   []string // nil: the environment of this process
+	ready string        // prefix of the line that announces readiness
+	log   string        // file to which all output is appended
+	env   []string      // nil: the environment of this process
+	limit time.Duration // for the start; 0: Limit
 	// unshare makes the child see its own mounts only.
 	unshare bool
 }
@@ -35,7 +36,7 @@ type process struct {
 }
 
 // start returns when the command is ready, together with the rest of the line that announces this.
-// If ctx ends, Limit passes or the command exits earlier, start ends the command and returns an
+// If ctx ends, the limit passes or the command exits earlier, start ends the command and returns an
 // error.
 func start(ctx context.Context, c command) (*process, string, error) {
 	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -75,7 +76,10 @@ func start(ctx context.Context, c command) (*process, string, error) {
 		return nil, "", fmt.Errorf("cannot start %s: %w", c.path, err)
 	}
 
-	limit := time.NewTimer(Limit)
+	if c.limit == 0 {
+		c.limit = Limit
+	}
+	limit := time.NewTimer(c.limit)
 	defer limit.Stop()
 	select {
 	case rest := <-announced:
@@ -83,7 +87,7 @@ func start(ctx context.Context, c command) (*process, string, error) {
 	case <-p.exited:
 		err = fmt.Errorf("%s ended before it was ready: %w", p.name, p.exit())
 	case <-limit.C:
-		err = fmt.Errorf("%s was not ready after %v", p.name, Limit)
+		err = fmt.Errorf("%s was not ready after %v", p.name, c.limit)
 	case <-ctx.Done():
 		err = fmt.Errorf("%s was not ready: %w", p.name, context.Cause(ctx))
 	}

@@ -1,9 +1,11 @@
 package cluster
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -12,6 +14,8 @@ import (
 // corrupt them. The well-known relay for such tests cannot corrupt data or leave a
 // connection half-open, and it is a separate server.
 type Relay struct {
+	Sent atomic.Int64 // bytes that the server has sent
+
 	listener net.Listener
 	to       func() string
 	running  sync.WaitGroup
@@ -43,21 +47,33 @@ type pair struct {
 	damage    Damage // guarded by Relay.mu
 }
 
-// RelayT starts a relay that ends with the test. For each connection it calls to, which returns the
-// destination. If to returns "", the connection is refused.
-func RelayT(tb testing.TB, to func() string) *Relay {
-	tb.Helper()
+// StartRelay starts a relay. For each connection it calls to, which returns the destination. If to
+// returns "", the connection is refused.
+func StartRelay(to func() string) (*Relay, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	MustT(tb, err)
+	if err != nil {
+		return nil, fmt.Errorf("cannot listen for a relay: %w", err)
+	}
 	r := &Relay{listener: l, to: to}
 	r.mu.pairs = map[*pair]struct{}{}
 	r.running.Go(r.accept)
-	tb.Cleanup(func() {
-		_ = l.Close()
-		r.Cut()
-		r.running.Wait()
-	})
+	return r, nil
+}
+
+// RelayT starts a relay that ends with the test.
+func RelayT(tb testing.TB, to func() string) *Relay {
+	tb.Helper()
+	r, err := StartRelay(to)
+	MustT(tb, err)
+	tb.Cleanup(r.Close)
 	return r
+}
+
+// Close cuts all connections and ends the relay.
+func (r *Relay) Close() {
+	_ = r.listener.Close()
+	r.Cut()
+	r.running.Wait()
 }
 
 // Address returns the address of the relay.
@@ -143,6 +159,7 @@ func (r *Relay) write(p *pair, to net.Conn, b []byte, answers bool) bool {
 	}
 	if answers {
 		r.mu.left = max(0, r.mu.left-len(b))
+		r.Sent.Add(int64(len(b)))
 	}
 	r.mu.Unlock()
 	time.Sleep(delay)

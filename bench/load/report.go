@@ -4,14 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"regexp"
-	"runtime"
-	"strings"
 	"time"
 
-	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
@@ -73,24 +67,12 @@ type result struct {
 
 // newReport returns a report with the date, the commit and the machine.
 func newReport(ctx context.Context, o *options) *report {
-	commit, machine := "unknown", ""
-	git := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*")
-	git.Dir = cluster.Root()
-	if out, err := git.Output(); err == nil {
-		commit = strings.TrimSpace(string(out))
-	}
-	// ARM's processors have no name there.
-	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		if match := regexp.MustCompile(`(?m)^model name\s*: (.+)$`).FindSubmatch(info); match != nil {
-			machine = ", " + strings.TrimSpace(string(match[1]))
-		}
-	}
 	selected := ""
 	if o.only != "" {
 		selected = " --only " + o.only
 	}
-	return &report{header: fmt.Sprintf("bench-load%s, %s, commit %s, %s/%s, %d processors%s.\n%d pods, %d watches. Figures are for a unit of work.",
-		selected, time.Now().UTC().Format(time.DateOnly), commit, runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), machine, o.pods, o.watches)}
+	return &report{header: fmt.Sprintf("bench-load%s, %s\n%d pods, %d watches. Figures are for a unit of work.",
+		selected, workload.Where(ctx), o.pods, o.watches)}
 }
 
 // rows returns a row for each figure of a result.

@@ -12,7 +12,7 @@ import (
 
 const (
 	readinessPause = 50 * time.Millisecond
-	readinessLimit = 3 * time.Minute
+	readinessLimit = 10 * time.Minute // with a crowd of clients
 )
 
 // waitReady returns nil when the server at url is ready and pods can be created. /readyz is not
