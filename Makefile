@@ -34,17 +34,20 @@ bin/kubeapi-$(KUBE_VERSION): bin/kubeapi
 	ln -sf kubeapi $@
 bin/kubeapi-v%: bench/kubeapi/build $(wildcard bench/kubeapi/cmd/kubeapi/*.go)
 	bench/kubeapi/build kubeapi v$* $@
+bin/kwok: bench/kwok/go.mod
+	cd bench/kwok && CGO_ENABLED=0 go build -ldflags '-s -w' -o $(CURDIR)/$@ sigs.k8s.io/kwok/cmd/kwok
 bin/chromium bin/axe.min.js bin/python-client bin/node-client:
 	@.tools/fetch $@
 
 # bench/kubeapi and bench/chart are vetted (by test, once they are built) and checked for format, but not linted:
-# the linter would type-check all of Kubernetes, Helm and Prometheus.
+# the linter would type-check all of Kubernetes, Helm and Prometheus. Likewise bench/programs, by make clients.
 LINT := go tool -modfile=$(CURDIR)/.tools/go.mod golangci-lint
 lint: ## formatters and linters
 	$(LINT) run
 	cd bench/page && $(LINT) --config $(CURDIR)/.golangci.yml run
+	cd bench/scale && $(LINT) --config $(CURDIR)/.golangci.yml run
 	cd .tools/image && $(LINT) --config $(CURDIR)/.golangci.yml run
-	$(LINT) fmt --diff bench/kubeapi bench/chart
+	$(LINT) fmt --diff bench/kubeapi bench/chart bench/programs
 	go tool -modfile=.tools/image/go.mod actionlint
 fmt: ## format everything
 	$(LINT) fmt . bench/kubeapi bench/chart .tools/image
@@ -74,12 +77,14 @@ test-servers: kubeapi kubectl
 	cd bench/kubeapi && CGO_ENABLED=0 go vet ./cmd/kubeapi ./cmd/kubectl
 	@$(call gate,servers,$(filter-out $(addprefix %/bench/,$(RIGS)),$(shell go list ./bench/...)),-p 2)
 test-modules: kubeapi bin/chromium
-	@$(MAKE) --no-print-directory -j 2 --output-sync test-chart test-page test-image
+	@$(MAKE) --no-print-directory -j 2 --output-sync test-chart test-page test-scale test-image
 CHECK_CHART := cd bench/chart && go vet ./... && go tool helm lint --strict --quiet ../../charts/watchproxy
 test-chart:
 	@$(CHECK_CHART) && $(call gate,chart,./...)
 test-page:
 	@cd bench/page && $(call gate,page,.)
+test-scale:
+	@cd bench/scale && $(call gate,scale,.)
 test-image:
 	@cd .tools/image && $(call gate,image,.)
 
@@ -101,6 +106,7 @@ verify-servers: kubeapi kubectl
 verify-modules: kubeapi bin/python-client bin/node-client bin/chromium bin/axe.min.js
 	cd bench/chart && $(VERIFIED) ./...
 	cd bench/page && $(VERIFIED) .
+	$(MAKE) scale SCALE=0.005
 verify-clients/kubelets: bin/kubenode
 $(RIGS:%=verify-%): verify-%: kubeapi kubectl
 	WATCHPROXY_RACE=1 $(VERIFIED) ./bench/$*
@@ -152,6 +158,30 @@ bench: build kubeapi ## what reads cost at apiserver, proxy and a floor; BEFORE=
 	@go build -o bin/bench-load ./bench/load
 	@set -o pipefail; bin/bench-load --only '$(ONLY)' --before '$(BEFORE)' | \
 		tee $(if $(ONLY)$(BEFORE),,bench/results/bench.txt)
+# What make clients runs, beside what it fetches.
+PROGRAMS := k9s stern helm cache.test kubectl-v1.35.8 kubectl-$(PREVIOUS) kubectl-$(KUBE_VERSION)
+bin/programs/k9s bin/programs/stern bin/programs/cache.test: bin/programs/%: Makefile
+bin/programs/k9s:
+	cd / && GOBIN=$(CURDIR)/bin/programs go install github.com/derailed/k9s@v0.50.16
+bin/programs/stern:
+	cd / && GOBIN=$(CURDIR)/bin/programs go install github.com/stern/stern@v1.34.0
+bin/programs/cache.test: # the suite of controller-runtime's package cache
+	go test -C $$(cd / && go mod download -json sigs.k8s.io/controller-runtime@v0.25.2 | sed -n 's/^\t"Dir": "\(.*\)",/\1/p') \
+		-c -o $(CURDIR)/$@ ./pkg/cache
+bin/programs/helm: bench/chart/go.mod
+	cd bench/chart && go build -o $(CURDIR)/$@ helm.sh/helm/v4/cmd/helm
+bin/programs/kubectl-v%: bench/kubeapi/build
+	bench/kubeapi/build kubectl v$* $@
+clients: build kubeapi bin/python-client bin/node-client $(PROGRAMS:%=bin/programs/%)
+clients: ## programs that people use, at 30,000 pods, directly and through the proxy: bench/results/clients.md
+	cd bench/programs && go vet . && go build -o ../../bin/bench-programs .
+	bin/bench-programs --report bench/results/clients.md
+
+# The crowd has a connection for each client. Its results stay only at full size.
+SCALE ?= 1
+scale: build kubeapi kubectl bin/kwok ## 5,000 nodes and 150,000 pods, directly and by proxies: bench/results/scale; SCALE=0.1 is a tenth
+	cd bench/scale && go build -o ../../bin/bench-scale .
+	ulimit -n $$(ulimit -Hn) && bin/bench-scale --scale $(SCALE) --out $(if $(filter 1,$(SCALE)),bench/results/scale,bin/scale)
 # The picture shows the version that the chart has.
 screenshot: kubeapi bin/chromium ## bench/results/page.png: the status page after two minutes of work
 	$(GO_BUILD) -ldflags "-X main.version=v$$(sed -n 's/^version: //p' charts/watchproxy/Chart.yaml)" \

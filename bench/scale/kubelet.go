@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+)
+
+// renewal is the time between two renewals of a node's lease.
+const renewal = 10 * time.Second
+
+// kubelet is a client with a node's identity.
+type kubelet struct {
+	node string
+	stop context.CancelFunc
+}
+
+// startKubelet returns when the kubelet knows its pods, its node and the services. It begins from a
+// resourceVersion as if it knew them, or with their state if that is empty.
+func (c *crowd) startKubelet(ctx context.Context, i int, from string) error {
+	node := nodeName(i)
+	config, err := c.config("system:node:"+node, "system:nodes")
+	if err != nil {
+		return err
+	}
+	core, err := coreclient.NewForConfig(protobuf(config))
+	if err != nil {
+		return err
+	}
+	coordination, err := coordinationclient.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	running, stop := context.WithCancel(c.ctx)
+	c.kubelets[i] = kubelet{node, stop}
+	var followers []*follower
+	for _, f := range []struct {
+		kind, resource, selector string
+		object                   runtime.Object
+	}{
+		{"a node's pods", "pods", "spec.nodeName=" + node, &corev1.Pod{}},
+		{"a node", "nodes", "metadata.name=" + node, &corev1.Node{}},
+		{"all services", "services", "", &corev1.Service{}},
+	} {
+		lw := selecting(core.RESTClient(), f.resource, f.selector)
+		followers = append(followers, c.follow(running, f.kind, f.object, lw, from))
+	}
+	c.running.Go(func() { renew(running, coordination.Leases(leases), node) })
+	for _, f := range followers {
+		select {
+		case <-f.synced:
+		case <-ctx.Done():
+			return fmt.Errorf("%s has not read %s: %w", node, f.kind, context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// renew renews a lease until ctx ends. Like a kubelet, it gets the lease again only after an error.
+func renew(ctx context.Context, leases coordinationclient.LeaseInterface, node string) {
+	var lease *coordinationv1.Lease
+	for cluster.Pause(ctx, rand.N(renewal)); ctx.Err() == nil; cluster.Pause(ctx, renewal) {
+		var err error
+		if lease == nil {
+			if lease, err = leases.Get(ctx, node, metav1.GetOptions{}); err != nil {
+				lease = nil
+				continue
+			}
+		}
+		lease.Spec.RenewTime = new(metav1.NowMicro())
+		if lease, err = leases.Update(ctx, lease, metav1.UpdateOptions{}); err != nil {
+			lease = nil
+		}
+	}
+}

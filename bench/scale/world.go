@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"syscall"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/watchproxy/watchproxy/bench/cluster"
+	"github.com/watchproxy/watchproxy/bench/workload"
+)
+
+// world is the cluster that all roads lead to.
+type world struct {
+	size
+	*options
+	dir       string // of all files; removed at the end
+	api       *cluster.APIServer
+	authority *cluster.Authority
+	admin     *kubernetes.Clientset // of the apiserver, with protobuf
+	dynamic   *dynamic.DynamicClient
+	kwok      *exec.Cmd
+	built     time.Duration
+	json      int64 // bytes of JSON of everything that the crowd reads
+}
+
+// atATime limits the writes in flight while the cluster is built.
+const atATime = 48
+
+func (w *world) build(ctx context.Context) (err error) {
+	began := time.Now()
+	if w.dir, err = os.MkdirTemp("", "watchproxy-scale-"); err != nil {
+		return err
+	}
+	w.api, err = cluster.StartAPIServer(ctx, cluster.Options{
+		Dir: filepath.Join(w.dir, "kubeapi"), Flags: []string{"--service-cluster-ip-range=10.0.0.0/16"}, StartLimit: recovery,
+	})
+	if err != nil {
+		return err
+	}
+	config := protobuf(w.api.RESTConfig())
+	if w.admin, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	if w.dynamic, err = dynamic.NewForConfig(w.api.RESTConfig()); err != nil {
+		return err
+	}
+	if w.authority, err = w.api.Authority(); err != nil {
+		return err
+	}
+	if err := w.fill(ctx); err != nil {
+		return err
+	}
+	if err := w.startKwok(ctx); err != nil {
+		return err
+	}
+	w.built = time.Since(began).Round(time.Second)
+	w.json, err = w.sizeInJSON(ctx)
+	say("built in %v: %d MB of JSON", w.built, w.json/1e6)
+	return err
+}
+
+// protobuf makes clients of built-in resources use protobuf, as Kubernetes' own components do.
+func protobuf(config *rest.Config) *rest.Config {
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	return config
+}
+
+// fill creates the objects.
+func (w *world) fill(ctx context.Context) error {
+	core, create := w.admin.CoreV1(), metav1.CreateOptions{}
+	_, err := w.dynamic.Resource(definitions).Create(ctx, newDefinition(), create)
+	if err != nil {
+		return fmt.Errorf("cannot create the custom resource: %w", err)
+	}
+	_, err = core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: leases}}, create)
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("cannot create namespace %s: %w", leases, err)
+	}
+	for _, part := range []struct {
+		what string
+		n    int
+		do   func(ctx context.Context, i int) error
+	}{
+		{"namespaces", w.services, func(ctx context.Context, i int) error {
+			_, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace(i)}}, create)
+			return err
+		}},
+		{"nodes", w.nodes, func(ctx context.Context, i int) error {
+			node := newNode(i)
+			_, err := core.Nodes().Create(ctx, node, create)
+			if err == nil {
+				_, err = w.admin.CoordinationV1().Leases(leases).Create(ctx, newLease(node.Name), create)
+			}
+			return err
+		}},
+		{"services", w.services, func(ctx context.Context, i int) error {
+			_, err := core.Services(namespace(i)).Create(ctx, newService(i), create)
+			if err == nil {
+				_, err = w.admin.DiscoveryV1().EndpointSlices(namespace(i)).Create(ctx, w.newSlice(i), create)
+			}
+			return err
+		}},
+		{"custom resources", w.custom, func(ctx context.Context, i int) error {
+			database := w.newDatabase(i)
+			_, err := w.dynamic.Resource(databases).Namespace(database.GetNamespace()).Create(ctx, database, create)
+			return err
+		}},
+		{"pods", w.nodes * w.podsPerNode, func(ctx context.Context, i int) error {
+			return workload.CreatePod(ctx, w.admin, w.newPod(i))
+		}},
+	} {
+		say("creating %d %s", part.n, part.what)
+		if err := workload.Parallel(ctx, part.n, atATime, part.do); err != nil {
+			return fmt.Errorf("cannot create %s: %w", part.what, err)
+		}
+	}
+	return nil
+}
+
+//go:embed stages.yaml
+var stages []byte
+
+// startKwok returns when kwok starts pods. Kwok dies with the thread that starts it, and so with
+// this process.
+func (w *world) startKwok(ctx context.Context) error {
+	config := filepath.Join(w.dir, "stages.yaml")
+	if err := os.WriteFile(config, stages, 0o600); err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(w.dir, "kwok.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close() //nolint:errcheck // kwok has its own descriptor
+	w.kwok = exec.Command(w.options.kwok, "--kubeconfig", w.api.Kubeconfig, "--config", config, "--manage-all-nodes",
+		"--node-lease-duration-seconds", "0", "--cidr", "10.128.0.0/9")
+	w.kwok.Env = append(os.Environ(), "HOME="+w.dir)
+	w.kwok.Stdout, w.kwok.Stderr = log, log
+	w.kwok.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	runtime.LockOSThread()
+	if err := w.kwok.Start(); err != nil {
+		w.kwok = nil
+		return fmt.Errorf("cannot start kwok: %w", err)
+	}
+	say("waiting for kwok")
+	pod := w.newChurnPod(-1, rand.New(rand.NewPCG(w.seed, 0)))
+	pods := w.admin.CoreV1().Pods(pod.Namespace)
+	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	for end := time.Now().Add(15 * time.Minute); ; cluster.Pause(ctx, time.Second) {
+		got, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if got.Status.Phase == corev1.PodRunning {
+			return pods.Delete(ctx, pod.Name, *metav1.NewDeleteOptions(0))
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("kwok has not started a pod, see %s", log.Name())
+		}
+	}
+}
+
+var next = regexp.MustCompile(`"continue":"([^"]*)"`)
+
+// sizeInJSON adds up the lists of everything that the crowd reads.
+func (w *world) sizeInJSON(ctx context.Context) (total int64, err error) {
+	client, err := kubernetes.NewForConfig(w.api.RESTConfig())
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range []string{
+		"/api/v1/pods", "/api/v1/nodes", "/api/v1/services", "/api/v1/namespaces", "/apis/discovery.k8s.io/v1/endpointslices",
+		"/apis/" + databases.GroupVersion().String() + "/" + databases.Resource,
+	} {
+		for token := ""; ; {
+			page, err := client.RESTClient().Get().AbsPath(path).Param("limit", "500").Param("continue", token).DoRaw(ctx)
+			if err != nil {
+				return 0, fmt.Errorf("size of %s: %w", path, err)
+			}
+			total += int64(len(page))
+			match := next.FindSubmatch(page[:min(len(page), 1<<10)])
+			if match == nil || len(match[1]) == 0 {
+				break
+			}
+			token = string(match[1])
+		}
+	}
+	return total, nil
+}
+
+// lives is how many seconds a pod of the churn lives.
+const lives = 60
+
+// churning lets pods start and end while do runs, and writes their endpoints. Writes that fail
+// while the apiserver restarts are left out.
+func (w *world) churning(ctx context.Context, road string, do func(context.Context) error) error {
+	return workload.During(ctx, w.churn, atATime, func(ctx context.Context, i int) error {
+		random := rand.New(rand.NewPCG(w.seed, uint64(i)))
+		pod := w.newChurnPod(i, random)
+		pod.Name = road + "-" + pod.Name
+		created, err := w.admin.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
+		if err != nil {
+			return nil
+		}
+		patch, err := json.Marshal([]map[string]any{{
+			"op": "replace", "path": "/endpoints/0/targetRef", "value": corev1.ObjectReference{Kind: "Pod", Name: pod.Name, UID: created.UID},
+		}})
+		if err != nil {
+			return err
+		}
+		_, _ = w.admin.DiscoveryV1().EndpointSlices(pod.Namespace).Patch(ctx, "web", types.JSONPatchType, patch, metav1.PatchOptions{})
+		if old := i - lives*w.churn; old >= 0 {
+			past := w.newChurnPod(old, rand.New(rand.NewPCG(w.seed, uint64(old))))
+			_ = w.admin.CoreV1().Pods(past.Namespace).Delete(ctx, road+"-"+past.Name, *metav1.NewDeleteOptions(0))
+		}
+		return nil
+	}, do)
+}
+
+// head describes the run.
+func (w *world) head(ctx context.Context) string {
+	return fmt.Sprintf("%s\nscale %v, seed %d: %d nodes, %d pods, %d namespaces and services with EndpointSlices, %d custom resources,\n"+
+		"%d MB of JSON, built in %v; %d pods start and end a second, %d leases are renewed each %v.",
+		workload.Where(ctx), w.scale, w.seed, w.nodes, w.nodes*w.podsPerNode, w.services, w.custom, w.json/1e6, w.built, w.churn,
+		w.nodes, renewal)
+}
+
+// close ends the processes and removes their files.
+func (w *world) close() error {
+	var errs []error
+	if w.kwok != nil {
+		errs = append(errs, w.kwok.Process.Kill())
+		_ = w.kwok.Wait() // killed
+	}
+	if w.api != nil {
+		errs = append(errs, w.api.Close())
+	}
+	return errors.Join(append(errs, os.RemoveAll(w.dir))...)
+}
