@@ -158,7 +158,7 @@ bench: build kubeapi ## what reads cost at apiserver, proxy and a floor; BEFORE=
 	@go build -o bin/bench-load ./bench/load
 	@set -o pipefail; bin/bench-load --only '$(ONLY)' --before '$(BEFORE)' | \
 		tee $(if $(ONLY)$(BEFORE),,bench/results/bench.txt)
-# What make clients runs, beside what it fetches.
+# The programs of make clients that are built here.
 PROGRAMS := k9s stern helm cache.test kubectl-v1.35.8 kubectl-$(PREVIOUS) kubectl-$(KUBE_VERSION)
 bin/programs/k9s bin/programs/stern bin/programs/cache.test: bin/programs/%: Makefile
 bin/programs/k9s:

@@ -70,6 +70,9 @@ const startLimit = 16
 
 // start returns when all clients have their first state.
 func (c *crowd) start(ctx context.Context) error {
+	const limit = 30 * time.Minute
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the crowd has not started within %v", limit))
+	defer cancel()
 	now, err := c.w.admin.CoreV1().Services("").List(ctx, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@
 // Everything runs on one machine, so times depend on how busy its processors are, and are compared
 // within one run only.
 //
-// # What differs from a real cluster
+// # Differences from a real cluster
 //
 // A kubelet watches its pods, its node and all services, and renews its lease; it does not watch
 // the ConfigMaps, Secrets, RuntimeClasses and CSIDrivers of its pods. Except in the storm it begins

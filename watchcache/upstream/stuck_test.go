@@ -205,31 +205,39 @@ func TestSilentStateIsReadInPages(t *testing.T) {
 }
 
 // If upstream has forgotten the history after a state that was read in pages, the feed waits for the
-// stream, even if it is silent for long. Otherwise it would read the pages of a large state for ever.
+// next stream, even if it is silent for long. Otherwise it would read the pages of a large state for
+// ever. A stream that never brings the state is given up, and pages are read again.
 func TestStateThatPagesCannotBring(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFake()
-		f.set("a", "1")
-		f.slowState(20 * time.Second)
-		expired := false
-		f.answers(func(r *http.Request) (*http.Response, error) {
-			q := r.URL.Query()
-			if expired || r.URL.Path != "/api/v1/configmaps" || q.Get("watch") == "" || q.Get("sendInitialEvents") != "" {
-				return nil, nil
-			}
-			expired = true
-			return statusReply(http.StatusGone), nil
+	for _, c := range []struct {
+		silent time.Duration
+		lists  int
+	}{{20 * time.Second, 1}, {time.Hour, 2}} {
+		t.Run(c.silent.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.set("a", "1")
+				f.slowState(c.silent)
+				expired := false
+				f.answers(func(r *http.Request) (*http.Response, error) {
+					q := r.URL.Query()
+					if expired || r.URL.Path != "/api/v1/configmaps" || q.Get("watch") == "" || q.Get("sendInitialEvents") != "" {
+						return nil, nil
+					}
+					expired = true
+					return statusReply(http.StatusGone), nil
+				})
+				feeds := start(t, f)
+				_, _ = feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0) // it does not wait so long
+				time.Sleep(10 * time.Second)
+				f.set("b", "1")
+				time.Sleep(5 * time.Minute)
+				reached(t, f, open(t, feeds))
+				if gone := testutil.ToFloat64(feeds.shared.Metrics.Relists.WithLabelValues("", "v1", "configmaps", "expired")); gone != 1 || f.count("list") != c.lists {
+					t.Errorf("%v expired states, %d lists instead of %d", gone, f.count("list"), c.lists)
+				}
+			})
 		})
-		feeds := start(t, f)
-		_, _ = feeds.Open(t.Context(), configmaps, object.Want{}, object.JSON, 0) // it does not wait so long
-		time.Sleep(time.Minute)
-		reached(t, f, open(t, feeds))
-		relists := feeds.shared.Metrics.Relists
-		silent := testutil.ToFloat64(relists.WithLabelValues("", "v1", "configmaps", "no-state"))
-		if gone := testutil.ToFloat64(relists.WithLabelValues("", "v1", "configmaps", "expired")); silent != 1 || gone != 1 || f.count("list") != 1 {
-			t.Errorf("%v silent streams, %v expired states, %d lists", silent, gone, f.count("list"))
-		}
-	})
+	}
 }
 
 // If proofs fail, a read waits for the next proof for a second only. So it does not fail later than

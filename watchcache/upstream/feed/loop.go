@@ -26,7 +26,7 @@ type loop struct {
 	paged     bool // upstream does not stream the initial state
 	listed    bool // the state was just read in pages
 	pages     bool // the next state is read in pages, because a stream did not bring it
-	patient   bool // a silent stream is waited for: pages took longer than upstream keeps history
+	patient   bool // the next stream may be silent: pages took longer than upstream keeps history
 }
 
 // Run runs the feed. It returns nil after Stop, or the reason why the resource is not cacheable. It
@@ -84,7 +84,7 @@ func (f *Feed) follow(ctx context.Context) error {
 			err = f.watch(ctx, endTurn)
 		} else {
 			err = f.sync(ctx, paged, endTurn)
-			f.loop.pages = false
+			f.loop.pages, f.loop.patient = false, false
 		}
 		endTurn()
 		if ctx.Err() != nil {
@@ -113,7 +113,7 @@ func (f *Feed) follow(ctx context.Context) error {
 			f.Shared.Metrics.Relists.WithLabelValues(
 				f.GVR.Group, f.GVR.Version, f.GVR.Resource, reason).Inc()
 			f.Writer.enter(next)
-			f.loop.patient = listed && reason == expired
+			f.loop.patient = listed && reason == expired && !f.Aggregated
 		case err != nil:
 			f.Signs.Failed(err, errors.Is(err, errSilent))
 			f.Log.Warn("upstream watch broke", zap.Error(err))

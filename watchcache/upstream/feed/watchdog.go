@@ -26,7 +26,7 @@ const (
 // fillSilence is how long a stream may be silent before its state is complete. Aggregated API
 // servers may ignore sendInitialEvents, or not mark the end of the state. A busy kube-apiserver may
 // be silent as long before it sends 150,000 pods. Then the loop reads pages. If they take longer
-// than upstream keeps history, the loop waits for the stream (make scale).
+// than upstream keeps history, the loop waits longer for the next stream (make scale).
 const fillSilence = 5 * time.Second
 
 // guardFill cuts a stream that is silent before its state is complete.
