@@ -3,10 +3,7 @@ package faults
 import (
 	"bufio"
 	"bytes"
-	"context"
-	"flag"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -17,38 +14,21 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
-	"github.com/watchproxy/watchproxy/bench/workload"
 )
 
-var (
-	extremeKinds   = flag.Int("kinds", 5, "how many resources with one object TestExtremes makes")
-	extremeObjects = flag.Int("objects", 2000, "how many objects of one resource it makes")
-)
+// extremes is a world for unusual sizes.
+type extremes struct{ *world }
 
-// extremes is a world with a table of results.
-type extremes struct {
-	*world
-	rows []string
-}
-
-// Unusual sizes work: an object as large as etcd accepts, many almost empty resources, a resource
-// with very many objects.
+// Unusual sizes work: an object as large as etcd accepts, and many almost empty resources. Package
+// scale has very many objects.
 func TestExtremes(t *testing.T) {
-	x := &extremes{world: newWorld(t, cluster.APIServerT(t, cluster.Options{}), gadgets)}
+	x := extremes{newWorld(t, cluster.APIServerT(t, cluster.Options{}), gadgets)}
 	t.Run("a large object", x.largeObject)
 	t.Run("many resources", x.manyResources)
-	t.Run("many objects", x.manyObjects)
-	text := "| | |\n|---|---|\n" + strings.Join(x.rows, "")
-	t.Log("\n" + text)
-	report(t, text)
-}
-
-func (x *extremes) row(what, format string, args ...any) {
-	x.rows = append(x.rows, "| "+what+" | "+fmt.Sprintf(format, args...)+" |\n")
 }
 
 // largeObject compares the bytes of watches, gets and lists with upstream's.
-func (x *extremes) largeObject(t *testing.T) {
+func (x extremes) largeObject(t *testing.T) {
 	const size, namespace, name = 1_500_000, "large", "large"
 	rv := x.namespace(t, namespace)
 	through, direct := x.straight(t), x.direct(t)
@@ -81,12 +61,11 @@ func (x *extremes) largeObject(t *testing.T) {
 	same("MODIFIED")
 	cluster.MustT(t, objects.Delete(t.Context(), name, metav1.DeleteOptions{}))
 	same("DELETED")
-	x.row("one object", "%d bytes as JSON: get, list and three events equal upstream's", len(our))
 }
 
 // manyResources watches every resource.
-func (x *extremes) manyResources(t *testing.T) {
-	kinds := make([]resource, *extremeKinds)
+func (x extremes) manyResources(t *testing.T) {
+	kinds := make([]resource, 20)
 	watches := make([]func() []byte, len(kinds))
 	through := x.straight(t)
 	event := func(i int, want string) {
@@ -120,65 +99,10 @@ func (x *extremes) manyResources(t *testing.T) {
 		event(i, "MODIFIED")
 		x.cached(t, kind)
 	}
-	x.row("resources with one object", "%d, all cached, all changes seen", len(kinds))
-}
-
-// manyObjects reads all objects by list, by pages and by watch.
-func (x *extremes) manyObjects(t *testing.T) {
-	const namespace, parallel, page = "many", 32, 5000
-	x.of = configMaps
-	x.namespace(t, namespace)
-	objects := x.objects(namespace)
-	err := workload.Parallel(t.Context(), *extremeObjects, parallel, func(ctx context.Context, i int) error {
-		_, err := objects.Create(ctx, x.of.object(fmt.Sprintf("o-%06d", i), colours[i%len(colours)], fmt.Sprint(i)), metav1.CreateOptions{})
-		return err
-	})
-	cluster.MustT(t, err)
-	through := x.straight(t)
-	want := walk(t, x.direct(t), x.of.list(namespace), page)
-	began := time.Now()
-	bodyT(t, through, x.of.list(namespace)+"?limit=1")
-	x.cached(t, x.of)
-	synced := time.Since(began)
-
-	all := x.of.list(namespace) + "?resourceVersion=0"
-	list := bodyT(t, through, all)
-	got := map[string]string{}
-	note(got, list)
-	if !maps.Equal(got, want) {
-		t.Errorf("a list has %d objects, and not the same as upstream's %d", len(got), len(want))
-	}
-	if got := walk(t, through, x.of.list(namespace), page); !maps.Equal(got, want) {
-		t.Errorf("pages have %d objects, and not the same as upstream's %d", len(got), len(want))
-	}
-	next := lines(t, through, x.of.watch(namespace, "", "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=0"))
-	clear(got)
-	for {
-		event := next()
-		meta := gjson.GetBytes(event, "object.metadata")
-		if gjson.GetBytes(event, "type").Str == "BOOKMARK" {
-			break
-		}
-		got[strings.Clone(meta.Get("name").Str)] = strings.Clone(meta.Get("resourceVersion").Str)
-	}
-	if !maps.Equal(got, want) {
-		t.Errorf("a watch begins with %d objects, and not the same as upstream's %d", len(got), len(want))
-	}
-	const one = "o-000001"
-	if _, err := objects.Patch(t.Context(), one, types.MergePatchType, []byte(`{"data":{"n":"none"}}`), metav1.PatchOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if event := next(); gjson.GetBytes(event, "object.metadata.name").Str != one || gjson.GetBytes(event, "object.data.n").Str != "none" {
-		t.Errorf("the watch shows %.200q", event)
-	}
-	resident, peak := x.proxy.MemoryT(t)
-	x.row("objects of one resource", "%d, %d MiB as JSON: list, pages and watch have the same objects as upstream", len(want), len(list)>>20)
-	x.row("time until they were cached", "%.1f s", synced.Seconds())
-	x.row("memory of the proxy", "%d MiB, peak %d MiB", resident>>20, peak>>20)
 }
 
 // cached waits until a resource is cached.
-func (x *extremes) cached(t *testing.T, of resource) {
+func (x extremes) cached(t *testing.T, of resource) {
 	t.Helper()
 	cluster.Within(t, 5*time.Minute, of.Resource+" are cached", func() bool { return x.proxy.CachedT(t, of.Resource) })
 }
@@ -206,30 +130,4 @@ func lines(t *testing.T, s *cluster.Endpoint, target string) (next func() []byte
 			return line
 		}
 	}
-}
-
-// walk pages through a list.
-func walk(t *testing.T, s *cluster.Endpoint, path string, limit int) map[string]string {
-	t.Helper()
-	seen, token := map[string]string{}, ""
-	for {
-		page := bodyT(t, s, fmt.Sprintf("%s?limit=%d&continue=%s", path, limit, token))
-		before := len(seen)
-		if n := note(seen, page); len(seen) != before+n {
-			t.Fatalf("a page has %d objects, %d of which came before", n, before+n-len(seen))
-		}
-		if token = gjson.GetBytes(page, "metadata.continue").Str; token == "" {
-			return seen
-		}
-	}
-}
-
-// note adds the objects of a list to seen, which maps names to resourceVersions, and counts them.
-func note(seen map[string]string, list []byte) (n int) {
-	gjson.GetBytes(list, "items").ForEach(func(_, item gjson.Result) bool {
-		n++
-		seen[strings.Clone(item.Get("metadata.name").Str)] = strings.Clone(item.Get("metadata.resourceVersion").Str)
-		return true
-	})
-	return n
 }

@@ -60,14 +60,8 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
-	report(t, table.String())
-}
-
-// report writes the file named by the flag report.
-func report(t *testing.T, text string) {
-	t.Helper()
 	if *reportFile != "" {
-		if err := os.WriteFile(*reportFile, []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(*reportFile, []byte(table.String()), 0o644); err != nil {
 			t.Error(err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,4 +81,14 @@ func bodyT(t *testing.T, s *cluster.Endpoint, target string) []byte {
 	b, err := body(ctx, s, target)
 	cluster.MustT(t, err)
 	return b
+}
+
+// note adds the objects of a list to seen, which maps names to resourceVersions, and counts them.
+func note(seen map[string]string, list []byte) (n int) {
+	gjson.GetBytes(list, "items").ForEach(func(_, item gjson.Result) bool {
+		n++
+		seen[strings.Clone(item.Get("metadata.name").Str)] = strings.Clone(item.Get("metadata.resourceVersion").Str)
+		return true
+	})
+	return n
 }
