@@ -25,8 +25,6 @@ type Options struct {
 	Etcd     string   // URL of another server's etcd, which must run longer; empty: its own etcd
 	Flags    []string // further flags for kube-apiserver
 	Binary   string   // file to run; empty: bin/kubeapi, or what WATCHPROXY_KUBEAPI names
-	// StartLimit is how long a start may take; 0 is Limit. A crowd of clients delays it.
-	StartLimit time.Duration
 	// Grace is the time for which requests may continue after the server is told to stop; 0 is
 	// kubeapi's default, which is short.
 	Grace time.Duration
@@ -160,7 +158,6 @@ func (s *APIServer) start(ctx context.Context, listen string) error {
 		args:  args,
 		ready: "kubeapi ready: ",
 		log:   s.logFile(),
-		limit: s.opts.StartLimit,
 	})
 	if err != nil {
 		return err

@@ -17,10 +17,9 @@ import (
 type command struct {
 	path  string
 	args  []string
-	ready string        // prefix of the line that announces readiness
-	log   string        // file to which all output is appended
-	env   []string      // nil: the environment of this process
-	limit time.Duration // for the start; 0: Limit
+	ready string   // prefix of the line that announces readiness
+	log   string   // file to which all output is appended
+	env   []string // nil: the environment of this process
 	// unshare makes the child see its own mounts only.
 	unshare bool
 }
@@ -36,8 +35,8 @@ type process struct {
 }
 
 // start returns when the command is ready, together with the rest of the line that announces this.
-// If ctx ends, the limit passes or the command exits earlier, start ends the command and returns an
-// error.
+// If ctx ends or the command exits earlier, start ends the command and returns an error. If ctx has
+// no deadline, Limit limits the time.
 func start(ctx context.Context, c command) (*process, string, error) {
 	log, err := os.OpenFile(c.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -76,18 +75,16 @@ func start(ctx context.Context, c command) (*process, string, error) {
 		return nil, "", fmt.Errorf("cannot start %s: %w", c.path, err)
 	}
 
-	if c.limit == 0 {
-		c.limit = Limit
+	if _, limited := ctx.Deadline(); !limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, Limit)
+		defer cancel()
 	}
-	limit := time.NewTimer(c.limit)
-	defer limit.Stop()
 	select {
 	case rest := <-announced:
 		return p, rest, nil
 	case <-p.exited:
 		err = fmt.Errorf("%s ended before it was ready: %w", p.name, p.exit())
-	case <-limit.C:
-		err = fmt.Errorf("%s was not ready after %v", p.name, c.limit)
 	case <-ctx.Done():
 		err = fmt.Errorf("%s was not ready: %w", p.name, context.Cause(ctx))
 	}

@@ -9,30 +9,32 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
+var (
+	pods           = corev1.SchemeGroupVersion.WithResource("pods")
+	nodes          = corev1.SchemeGroupVersion.WithResource("nodes")
+	services       = corev1.SchemeGroupVersion.WithResource("services")
+	namespaces     = corev1.SchemeGroupVersion.WithResource("namespaces")
+	endpointSlices = discoveryv1.SchemeGroupVersion.WithResource("endpointslices")
+)
+
 // needs has the resources that kinds of controllers watch: controller managers, schedulers, ingress
 // controllers, policy engines, operators.
-var needs = [][]string{
-	{"pods", "nodes", "services", "endpointslices", "namespaces"},
-	{"pods", "nodes", "namespaces"},
-	{"services", "endpointslices"},
-	{"pods", "namespaces"},
-	{"pods", "databases"},
-}
-
-// informer is client-go's, with a cache of names.
-type informer struct {
-	resource string
-	store    cache.Store
+var needs = [][]schema.GroupVersionResource{
+	{pods, nodes, services, endpointSlices, namespaces},
+	{pods, nodes, namespaces},
+	{services, endpointSlices},
+	{pods, namespaces},
+	{pods, databases},
 }
 
 // startController returns when the controller's informers have synced.
@@ -50,44 +52,30 @@ func (c *crowd) startController(ctx context.Context, i int) error {
 		return err
 	}
 	began := time.Now()
-	var started []cache.Controller
+	factory := informers.NewSharedInformerFactory(client, 0)
+	var synced []cache.InformerSynced
 	for _, resource := range needs[i%len(needs)] {
-		var lw cache.ListerWatcher
-		var object runtime.Object
-		switch core := client.CoreV1().RESTClient(); resource {
-		case "pods":
-			lw, object = selecting(core, resource, ""), &corev1.Pod{}
-		case "nodes":
-			lw, object = selecting(core, resource, ""), &corev1.Node{}
-		case "services":
-			lw, object = selecting(core, resource, ""), &corev1.Service{}
-		case "namespaces":
-			lw, object = selecting(core, resource, ""), &corev1.Namespace{}
-		case "endpointslices":
-			lw, object = selecting(client.DiscoveryV1().RESTClient(), resource, ""), &discoveryv1.EndpointSlice{}
-		case "databases":
-			lw, object = &cache.ListWatch{
-				ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-					return custom.Resource(databases).List(ctx, o)
-				},
-				WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-					return custom.Resource(databases).Watch(ctx, o)
-				},
-			}, &unstructured.Unstructured{}
+		var generic informers.GenericInformer
+		if resource == databases {
+			generic = dynamicinformer.NewDynamicSharedInformerFactory(custom, 0).ForResource(resource)
+		} else if generic, err = factory.ForResource(resource); err != nil {
+			return err
 		}
-		store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-			ListerWatcher: lw, ObjectType: object, Transform: onlyNames, Handler: c.handler(),
-		})
-		started = append(started, controller)
-		c.addInformer(informer{resource, store})
-		c.running.Go(func() { controller.RunWithContext(c.ctx) })
+		informer := generic.Informer()
+		_, err := informer.AddEventHandler(c.handler())
+		if err := errors.Join(err, informer.SetTransform(onlyNames)); err != nil {
+			return err
+		}
+		if resource == pods {
+			c.mu.Lock()
+			c.mu.pods = append(c.mu.pods, informer.GetStore())
+			c.mu.Unlock()
+		}
+		synced = append(synced, informer.HasSynced)
+		c.running.Go(func() { informer.RunWithContext(c.ctx) })
 	}
-	for n, controller := range started {
-		for !controller.HasSynced() {
-			if cluster.Pause(ctx, 10*time.Millisecond); ctx.Err() != nil {
-				return fmt.Errorf("a controller has not read %s: %w", needs[i%len(needs)][n], context.Cause(ctx))
-			}
-		}
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return fmt.Errorf("a controller has not read %v: %w", needs[i%len(needs)], context.Cause(ctx))
 	}
 	c.r.took("sync of a controller", time.Since(began))
 	return nil
@@ -111,16 +99,10 @@ func (c *crowd) handler() cache.ResourceEventHandler {
 	}
 }
 
-func (c *crowd) addInformer(i informer) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.mu.informers = append(c.mu.informers, i)
-}
-
 // checkInformers waits until each cache of pods has exactly the apiserver's pods, each in its
 // version. Kwok may still start some.
 func (c *crowd) checkInformers(ctx context.Context) error {
-	for end := time.Now().Add(recovery); ; cluster.Pause(ctx, renewal) {
+	for end := time.Now().Add(recovery); ; cluster.Pause(ctx, 10*time.Second) {
 		wrong, err := c.differing(ctx)
 		if err != nil || wrong == "" {
 			return err
@@ -143,11 +125,8 @@ func (c *crowd) differing(ctx context.Context) (string, error) {
 	for _, pod := range list.Items {
 		want[pod.Namespace+"/"+pod.Name] = pod.ResourceVersion
 	}
-	for n, i := range c.mu.informers {
-		if i.resource != "pods" {
-			continue
-		}
-		objects := i.store.List()
+	for n, store := range c.mu.pods {
+		objects := store.List()
 		for _, object := range objects {
 			o := object.(metav1.Object)
 			if key := o.GetNamespace() + "/" + o.GetName(); want[key] != o.GetResourceVersion() {

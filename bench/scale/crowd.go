@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 	"github.com/watchproxy/watchproxy/bench/workload"
@@ -31,7 +31,7 @@ type crowd struct {
 
 	mu struct {
 		sync.Mutex
-		informers []informer
+		pods []cache.Store // of informers
 	}
 }
 
@@ -73,18 +73,14 @@ func (c *crowd) start(ctx context.Context) error {
 	const limit = 30 * time.Minute
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the crowd has not started within %v", limit))
 	defer cancel()
-	now, err := c.w.admin.CoreV1().Services("").List(ctx, metav1.ListOptions{Limit: 1})
-	if err != nil {
-		return err
-	}
 	say("%s: starting %d kubelets", c.road.name, c.w.nodes)
 	began := time.Now()
 	var started atomic.Int64
-	err = workload.Parallel(ctx, c.w.nodes, startLimit, func(ctx context.Context, i int) error {
+	err := workload.Parallel(ctx, c.w.nodes, startLimit, func(ctx context.Context, i int) error {
 		if n := started.Add(1); n%1000 == 0 {
 			say("%s: %d kubelets after %v", c.road.name, n, time.Since(began).Round(time.Second))
 		}
-		return c.startKubelet(ctx, i, now.ResourceVersion)
+		return c.startKubelet(ctx, i, *c.w.now.Load())
 	})
 	if err != nil {
 		return err

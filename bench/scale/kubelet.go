@@ -16,8 +16,11 @@ import (
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
-// renewal is the time between two renewals of a node's lease.
-const renewal = 10 * time.Second
+// renewal returns the time between two renewals of a node's lease: a kubelet's 10 s, or more if that
+// gave more than 125 writes a second.
+func (s size) renewal() time.Duration {
+	return max(10*time.Second, time.Duration(s.nodes)*time.Second/125)
+}
 
 // kubelet is a client with a node's identity.
 type kubelet struct {
@@ -55,7 +58,7 @@ func (c *crowd) startKubelet(ctx context.Context, i int, from string) error {
 		lw := selecting(core.RESTClient(), f.resource, f.selector)
 		followers = append(followers, c.follow(running, f.kind, f.object, lw, from))
 	}
-	c.running.Go(func() { renew(running, coordination.Leases(leases), node) })
+	c.running.Go(func() { renew(running, coordination.Leases(leases), node, c.w.renewal()) })
 	for _, f := range followers {
 		select {
 		case <-f.synced:
@@ -67,9 +70,9 @@ func (c *crowd) startKubelet(ctx context.Context, i int, from string) error {
 }
 
 // renew renews a lease until ctx ends. Like a kubelet, it gets the lease again only after an error.
-func renew(ctx context.Context, leases coordinationclient.LeaseInterface, node string) {
+func renew(ctx context.Context, leases coordinationclient.LeaseInterface, node string, every time.Duration) {
 	var lease *coordinationv1.Lease
-	for cluster.Pause(ctx, rand.N(renewal)); ctx.Err() == nil; cluster.Pause(ctx, renewal) {
+	for cluster.Pause(ctx, rand.N(every)); ctx.Err() == nil; cluster.Pause(ctx, every) {
 		var err error
 		if lease == nil {
 			if lease, err = leases.Get(ctx, node, metav1.GetOptions{}); err != nil {

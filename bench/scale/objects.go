@@ -46,13 +46,9 @@ func newNode(i int) *corev1.Node {
 			},
 		},
 	}
-	for _, t := range []corev1.NodeConditionType{
-		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeReady,
+	for t, status := range map[corev1.NodeConditionType]corev1.ConditionStatus{
+		corev1.NodeMemoryPressure: "False", corev1.NodeDiskPressure: "False", corev1.NodePIDPressure: "False", corev1.NodeReady: "True",
 	} {
-		status := corev1.ConditionFalse
-		if t == corev1.NodeReady {
-			status = corev1.ConditionTrue
-		}
 		node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
 			Type: t, Status: status, Reason: "Kubelet" + string(t), LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
 		})

@@ -174,23 +174,27 @@ func writeJSON(path string, v any) error {
 func (r *results) print(w io.Writer) {
 	fmt.Fprintf(w, "%s\n\n", r.head)
 	t := &workload.Table{Left: 3, Rows: [][]string{{"EPISODE", "FIGURE", "UNIT"}}}
-	for _, road := range r.roads {
+	rows := map[string][]string{}
+	for n, road := range r.roads {
 		t.Rows[0] = append(t.Rows[0], strings.ToUpper(road))
-	}
-	written := map[string]bool{}
-	for _, road := range r.roads {
 		for _, f := range r.found[road] {
 			for _, part := range []string{"value", "Perc50", "Perc99"} {
-				key := f.episode + f.what + part
-				if _, has := f.data[part]; !has || written[key] {
+				value, has := f.data[part]
+				if !has {
 					continue
 				}
-				written[key] = true
-				row := []string{f.episode, strings.TrimSuffix(f.what+", "+strings.ReplaceAll(part, "Perc", "p"), ", value"), f.unit}
-				for _, road := range r.roads {
-					row = append(row, r.cell(road, f, part))
+				what := strings.TrimSuffix(f.what+", "+strings.ReplaceAll(part, "Perc", "p"), ", value")
+				row, known := rows[f.episode+what]
+				if !known {
+					row = append([]string{f.episode, what, f.unit}, make([]string, len(r.roads))...)
+					rows[f.episode+what] = row
+					t.Add(row...)
 				}
-				t.Add(row...)
+				precision, format := 3, byte('g')
+				if value >= 100 {
+					precision, format = 0, 'f'
+				}
+				row[3+n] = strconv.FormatFloat(value, format, precision, 64)
 			}
 		}
 	}
@@ -210,16 +214,4 @@ func (r *results) find(road, episode, what string) (figure, bool) {
 		}
 	}
 	return figure{}, false
-}
-
-func (r *results) cell(road string, like figure, part string) string {
-	f, ok := r.find(road, like.episode, like.what)
-	switch v := f.data[part]; {
-	case !ok:
-		return ""
-	case v >= 100:
-		return strconv.FormatFloat(v, 'f', 0, 64)
-	default:
-		return strconv.FormatFloat(v, 'g', 3, 64)
-	}
 }

@@ -144,18 +144,3 @@ func TestResults(t *testing.T) {
 		}
 	}
 }
-
-func TestSizes(t *testing.T) {
-	s := sizeAt(1)
-	if s.nodes*s.podsPerNode != 150_000 || s.services != 10_000 || sizeAt(0.1).nodes != 500 || sizeAt(1e-9).nodes != 1 {
-		t.Errorf("sizes are %+v", s)
-	}
-	endpoints, names := 0, map[string]bool{}
-	for i := range s.services {
-		endpoints += len(s.newSlice(i).Endpoints)
-		names[namespace(i)] = true
-	}
-	if endpoints != 150_000 || len(names) != s.services {
-		t.Errorf("%d endpoints in %d namespaces", endpoints, len(names))
-	}
-}

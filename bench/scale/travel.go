@@ -94,7 +94,9 @@ func (w *world) travel(ctx context.Context, name string) (all []episode, err err
 			}
 		}
 		return measure(ctx, "apiserver restart", restarting(func(ctx context.Context) error {
-			err := errors.Join(w.api.Stop(), w.api.Start(ctx))
+			within, cancel := context.WithTimeout(ctx, recovery)
+			defer cancel()
+			err := errors.Join(w.api.Stop(), w.api.Start(within))
 			if err != nil && ctx.Err() == nil {
 				// It never becomes ready while its clients ask.
 				err = errors.Join(lateError{err}, c.close(), w.api.Start(ctx))

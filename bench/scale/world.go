@@ -6,18 +6,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -38,7 +40,8 @@ type world struct {
 	dynamic   *dynamic.DynamicClient
 	kwok      *exec.Cmd
 	built     time.Duration
-	json      int64 // bytes of JSON of everything that the crowd reads
+	json      int64                  // bytes of JSON of everything that the crowd reads
+	now       atomic.Pointer[string] // the resourceVersion of a recent write
 }
 
 // atATime limits the writes in flight while the cluster is built.
@@ -50,7 +53,7 @@ func (w *world) build(ctx context.Context) (err error) {
 		return err
 	}
 	w.api, err = cluster.StartAPIServer(ctx, cluster.Options{
-		Dir: filepath.Join(w.dir, "kubeapi"), Flags: []string{"--service-cluster-ip-range=10.0.0.0/16"}, StartLimit: recovery,
+		Dir: filepath.Join(w.dir, "kubeapi"), Flags: []string{"--service-cluster-ip-range=10.0.0.0/16"},
 	})
 	if err != nil {
 		return err
@@ -100,10 +103,6 @@ func (w *world) fill(ctx context.Context) error {
 		n    int
 		do   func(ctx context.Context, i int) error
 	}{
-		{"namespaces", w.services, func(ctx context.Context, i int) error {
-			_, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace(i)}}, create)
-			return err
-		}},
 		{"nodes", w.nodes, func(ctx context.Context, i int) error {
 			node := newNode(i)
 			_, err := core.Nodes().Create(ctx, node, create)
@@ -112,8 +111,11 @@ func (w *world) fill(ctx context.Context) error {
 			}
 			return err
 		}},
-		{"services", w.services, func(ctx context.Context, i int) error {
-			_, err := core.Services(namespace(i)).Create(ctx, newService(i), create)
+		{"namespaces with a service", w.services, func(ctx context.Context, i int) error {
+			_, err := core.Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace(i)}}, create)
+			if err == nil {
+				_, err = core.Services(namespace(i)).Create(ctx, newService(i), create)
+			}
 			if err == nil {
 				_, err = w.admin.DiscoveryV1().EndpointSlices(namespace(i)).Create(ctx, w.newSlice(i), create)
 			}
@@ -139,8 +141,8 @@ func (w *world) fill(ctx context.Context) error {
 //go:embed stages.yaml
 var stages []byte
 
-// startKwok returns when kwok starts pods. Kwok dies with the thread that starts it, and so with
-// this process.
+// startKwok returns when kwok starts pods and has looked at all others. Kwok dies with the thread
+// that starts it, and so with this process.
 func (w *world) startKwok(ctx context.Context) error {
 	config := filepath.Join(w.dir, "stages.yaml")
 	if err := os.WriteFile(config, stages, 0o600); err != nil {
@@ -164,24 +166,28 @@ func (w *world) startKwok(ctx context.Context) error {
 	say("waiting for kwok")
 	pod := w.newChurnPod(-1, rand.New(rand.NewPCG(w.seed, 0)))
 	pods := w.admin.CoreV1().Pods(pod.Namespace)
-	if _, err := pods.Create(ctx, pod, metav1.CreateOptions{}); err != nil {
+	created, err := pods.Create(ctx, pod, metav1.CreateOptions{})
+	if err != nil {
 		return err
 	}
-	for end := time.Now().Add(15 * time.Minute); ; cluster.Pause(ctx, time.Second) {
+	w.now.Store(&created.ResourceVersion)
+	for end, before := time.Now().Add(15*time.Minute), time.Duration(0); time.Now().Before(end); {
+		cluster.Pause(ctx, 5*time.Second)
+		cpu, err := cluster.CPUOf(w.kwok.Process.Pid)
+		if err != nil {
+			return err
+		}
 		got, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		if got.Status.Phase == corev1.PodRunning {
+		if got.Status.Phase == corev1.PodRunning && cpu-before < time.Second/2 {
 			return pods.Delete(ctx, pod.Name, *metav1.NewDeleteOptions(0))
 		}
-		if time.Now().After(end) {
-			return fmt.Errorf("kwok has not started a pod, see %s", log.Name())
-		}
+		before = cpu
 	}
+	return fmt.Errorf("kwok has not started a pod, or has not come to rest, see %s", log.Name())
 }
-
-var next = regexp.MustCompile(`"continue":"([^"]*)"`)
 
 // sizeInJSON adds up the lists of everything that the crowd reads.
 func (w *world) sizeInJSON(ctx context.Context) (total int64, err error) {
@@ -189,22 +195,20 @@ func (w *world) sizeInJSON(ctx context.Context) (total int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, path := range []string{
-		"/api/v1/pods", "/api/v1/nodes", "/api/v1/services", "/api/v1/namespaces", "/apis/discovery.k8s.io/v1/endpointslices",
-		"/apis/" + databases.GroupVersion().String() + "/" + databases.Resource,
-	} {
-		for token := ""; ; {
-			page, err := client.RESTClient().Get().AbsPath(path).Param("limit", "500").Param("continue", token).DoRaw(ctx)
-			if err != nil {
-				return 0, fmt.Errorf("size of %s: %w", path, err)
-			}
-			total += int64(len(page))
-			match := next.FindSubmatch(page[:min(len(page), 1<<10)])
-			if match == nil || len(match[1]) == 0 {
-				break
-			}
-			token = string(match[1])
+	for _, r := range []schema.GroupVersionResource{pods, nodes, services, namespaces, endpointSlices, databases} {
+		path := "/apis/" + r.Group
+		if r.Group == "" {
+			path = "/api"
 		}
+		list, err := client.RESTClient().Get().AbsPath(path, r.Version, r.Resource).Param("resourceVersion", "0").Stream(ctx)
+		if err != nil {
+			return 0, fmt.Errorf("size of %s: %w", r.Resource, err)
+		}
+		n, err := io.Copy(io.Discard, list)
+		if err = errors.Join(err, list.Close()); err != nil {
+			return 0, fmt.Errorf("size of %s: %w", r.Resource, err)
+		}
+		total += n
 	}
 	return total, nil
 }
@@ -223,6 +227,7 @@ func (w *world) churning(ctx context.Context, road string, do func(context.Conte
 		if err != nil {
 			return nil
 		}
+		w.now.Store(&created.ResourceVersion)
 		patch, err := json.Marshal([]map[string]any{{
 			"op": "replace", "path": "/endpoints/0/targetRef", "value": corev1.ObjectReference{Kind: "Pod", Name: pod.Name, UID: created.UID},
 		}})
@@ -243,7 +248,7 @@ func (w *world) head(ctx context.Context) string {
 	return fmt.Sprintf("%s\nscale %v, seed %d: %d nodes, %d pods, %d namespaces and services with EndpointSlices, %d custom resources,\n"+
 		"%d MB of JSON, built in %v; %d pods start and end a second, %d leases are renewed each %v.",
 		workload.Where(ctx), w.scale, w.seed, w.nodes, w.nodes*w.podsPerNode, w.services, w.custom, w.json/1e6, w.built, w.churn,
-		w.nodes, renewal)
+		w.nodes, w.renewal())
 }
 
 // close ends the processes and removes their files.
