@@ -15,6 +15,6 @@
 //
 // `make faults` runs all scenarios and writes the table in bench/results; `make verify` runs a few.
 //
-// Other tests cover restarts under thousands of informers (TestRestarts) and unusual sizes
-// (TestExtremes). Package hostile checks that a proxy keeps nothing of clients that have left.
+// Other tests cover restarts under informers (TestRestarts) and an object as large as etcd accepts
+// (TestLargeObject). Package hostile checks that a proxy keeps nothing of clients that have left.
 package faults

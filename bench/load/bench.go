@@ -102,9 +102,6 @@ func (b *bench) start(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	if err := b.makeForeign(ctx); err != nil {
-		return err
-	}
 	say("starting the proxies and the floor")
 	if b.ours, err = b.startProxy(ctx, ours, b.watchproxy); err != nil {
 		return err

@@ -23,7 +23,6 @@ func (b *bench) measurements() []measurement {
 	pod := workload.NewPod(0)
 	namespace := "/api/v1/namespaces/" + pod.Namespace + "/pods"
 	byLabel := "labelSelector=" + url.QueryEscape("app.kubernetes.io/name=api,app.kubernetes.io/part-of in (ads,mail)")
-	inNamespace := "labelSelector=" + url.QueryEscape("app.kubernetes.io/name="+pod.Labels["app.kubernetes.io/name"])
 	path := func(paths ...string) request { return request{paths: paths} }
 	as := func(accept string, r request) request { r.accept = accept; return r }
 	one, two, zipped := road{http1: true}, road{}, road{gzip: true}
@@ -68,11 +67,7 @@ func (b *bench) measurements() []measurement {
 		{"syncs", "all pods", b.reads(1, two, sync), delivery, false, false},
 		{"syncs", "all pods, gzip", b.reads(1, zipped, sync), delivery, false, false},
 		{"syncs", "16 clients at a time that decode", b.reads(crowd, two, decoded), latency, false, false},
-		{"syncs", "16 informers of client-go at a time", b.informers(crowd), []figure{cpu, wire, upstream, p50, p99}, false, false},
 		{"syncs", "a namespace, 100 clients at a time", b.reads(herd, two, syncOne), []figure{cpu, upstream, p50, p99}, false, false},
-
-		{"recent", "a namespace by a label, 20 writes/s elsewhere", b.recent(20, some, path(namespace+"?"+inNamespace)), []figure{cpu, upstream, p50, p99}, false, false},
-		{"recent", "a namespace by a label, 200 writes/s elsewhere", b.recent(200, some, path(namespace+"?"+inNamespace)), []figure{cpu, upstream, p50, p99}, false, false},
 
 		{"forward", "get", b.reads(1, two, get), []figure{cpu, p50, p99, added}, true, false},
 		{"forward", "create, dry run", b.reads(1, two, create), []figure{cpu, p50, p99, added}, true, false},

@@ -15,8 +15,6 @@ import (
 	"github.com/tidwall/gjson"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 
 	"github.com/watchproxy/watchproxy/bench/workload"
 )
@@ -153,34 +151,6 @@ func decodeState(from io.Reader) error {
 		if event.Type == "BOOKMARK" && event.Object.Annotations[stateEnds] != "" {
 			return nil
 		}
-	}
-}
-
-// informers has informers of all pods that sync at a time, as client-go has them by default.
-func (b *bench) informers(clients int) func(context.Context, *server) (sample, error) {
-	return func(ctx context.Context, s *server) (sample, error) {
-		return b.repeat(ctx, s, clients, func(ctx context.Context, _, _ int) error {
-			ctx, cancel := context.WithTimeout(ctx, requestLimit)
-			defer cancel()
-			client, err := kubernetes.NewForConfig(s.config())
-			if err != nil {
-				return err
-			}
-			factory := informers.NewSharedInformerFactory(client, 0)
-			informer := factory.Core().V1().Pods().Informer()
-			factory.Start(ctx.Done())
-			defer factory.Shutdown()
-			defer cancel()
-			select {
-			case <-informer.HasSyncedChecker().Done():
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-			if has := len(informer.GetStore().ListKeys()); has != b.pods {
-				return fmt.Errorf("%s: an informer has synced with %d of %d pods", s.name, has, b.pods)
-			}
-			return nil
-		})
 	}
 }
 

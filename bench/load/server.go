@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"k8s.io/client-go/rest"
-
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
 
@@ -171,12 +169,4 @@ func (s *server) once(ctx context.Context, at road, r request) (encoding string,
 	defer resp.Body.Close() //nolint:errcheck // what was read is what counts
 	body, err = io.ReadAll(resp.Body)
 	return resp.Header.Get("Content-Encoding"), body, err
-}
-
-// config is the configuration of a client of client-go, which has a connection of its own.
-func (s *server) config() *rest.Config {
-	return &rest.Config{
-		Host: s.url, BearerToken: s.token, TLSClientConfig: rest.TLSClientConfig{CAData: s.ca}, QPS: -1,
-		ContentConfig: rest.ContentConfig{ContentType: "application/json"}, Dial: dial,
-	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
@@ -68,14 +66,7 @@ func usageOf(pid int) (u usage, err error) {
 	if err != nil {
 		return u, err
 	}
-	fields := strings.Fields(string(text)) // proc_pid_io(5): rchar: N wchar: N …
-	if len(fields) < 4 {
-		return u, fmt.Errorf("%q is no /proc/PID/io", text)
-	}
-	if u.read, err = strconv.ParseInt(fields[1], 10, 64); err != nil {
-		return u, err
-	}
-	u.written, err = strconv.ParseInt(fields[3], 10, 64)
+	_, err = fmt.Sscanf(string(text), "rchar: %d\nwchar: %d\n", &u.read, &u.written) // proc_pid_io(5)
 	return u, err
 }
 
