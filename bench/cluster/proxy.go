@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,7 +12,6 @@ import (
 
 	"k8s.io/client-go/rest"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"k8s.io/client-go/util/cert"
 )
 
 // raceVariable is an environment variable. If the variable is set, tests that run without the race
@@ -134,9 +132,10 @@ func (p *Proxy) Start(ctx context.Context) (err error) {
 	return nil
 }
 
-// writeCertificate creates a certificate for loopback.
+// writeCertificate creates a certificate for loopback. Its key is as the apiserver's and as the
+// chart's: RSA would make each connection cost several times as much.
 func (p *Proxy) writeCertificate() (err error) {
-	if p.CA, p.key, err = cert.GenerateSelfSignedCertKey("localhost", []net.IP{net.IPv4(127, 0, 0, 1)}, nil); err != nil {
+	if p.CA, p.key, err = selfSigned(); err != nil {
 		return fmt.Errorf("certificate of the proxy: %w", err)
 	}
 	return errors.Join(p.ReplaceCertificate(p.CA), p.ReplaceKey(p.key))
