@@ -33,8 +33,8 @@ var needs = [][]schema.GroupVersionResource{
 	{pods, nodes, services, endpointSlices, namespaces},
 	{pods, nodes, namespaces},
 	{services, endpointSlices},
-	{pods, namespaces},
-	{pods, databases},
+	{namespaces, databases},
+	{nodes, databases},
 }
 
 // startController returns when the controller's informers have synced.
