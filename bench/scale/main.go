@@ -16,7 +16,8 @@
 // each. Caches keep names only. No controller runs: ReplicaSets are only named by their pods, and
 // the bench itself writes the EndpointSlices of the churn. At most 125 leases are renewed in a
 // second: at 5,000 nodes each is renewed after 40 s instead of 10, as by kubelets with a
-// nodeLeaseDurationSeconds of 160, because 500 writes a second alone fill two processors.
+// nodeLeaseDurationSeconds of 160, because two processors cannot carry 500 writes a second beside
+// the rest.
 package main
 
 import (

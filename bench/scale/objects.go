@@ -46,11 +46,11 @@ func newNode(i int) *corev1.Node {
 			},
 		},
 	}
-	for t, status := range map[corev1.NodeConditionType]corev1.ConditionStatus{
-		corev1.NodeMemoryPressure: "False", corev1.NodeDiskPressure: "False", corev1.NodePIDPressure: "False", corev1.NodeReady: "True",
+	for i, t := range []corev1.NodeConditionType{
+		corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeReady,
 	} {
 		node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
-			Type: t, Status: status, Reason: "Kubelet" + string(t), LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+			Type: t, Status: []corev1.ConditionStatus{"False", "False", "False", "True"}[i], Reason: "Kubelet" + string(t), LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
 		})
 	}
 	for n := range 25 {
