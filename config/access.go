@@ -58,8 +58,8 @@ type AuthenticationWebhook struct {
 type Authorization struct {
 	// Webhook configures SubjectAccessReviews.
 	Webhook AuthorizationWebhook `json:"webhook,omitzero"`
-	// WatchRecheckInterval is the interval at which open watches are authenticated and authorized
-	// again. If a client has lost access, its watch ends. 0 disables this check, which
+	// WatchRecheckInterval is the longest time after which an open watch is authenticated and
+	// authorized again. If a client has lost access, its watch ends. 0 disables this check, which
 	// kube-apiserver does not have; other values must be at least 1s.
 	WatchRecheckInterval *metav1.Duration `json:"watchRecheckInterval,omitempty" default:"5m" min:"1s" zero:"ok" reload:"yes"`
 }

@@ -23,7 +23,7 @@ const (
 // watch must be checked again. A review fails without a result if upstream cannot be reached. Few
 // new events arrive then, so the watch continues for recheckGrace.
 type recheck struct {
-	every     time.Duration // 0 means never
+	every     time.Duration // the longest time between reviews; 0 means never
 	by        Owner
 	due       time.Time
 	confirmed time.Time
@@ -44,10 +44,10 @@ func newRecheck(every time.Duration, by Owner, waker grants.Waker) recheck {
 	}
 }
 
-// nextReview spreads the reviews of watches that were opened together.
+// nextReview spreads the reviews of watches that were opened together, because few reviews run at
+// the same time. It leaves at least a tenth of the interval to repeat reviews that fail.
 func nextReview(now time.Time, every time.Duration) time.Time {
-	const spread = 10
-	return now.Add(every - rand.N(every/spread+1))
+	return now.Add(every/2 + rand.N(every*2/5+1))
 }
 
 // next returns the time of the next review or the time otherwise, whichever is earlier.

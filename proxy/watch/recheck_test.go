@@ -21,13 +21,20 @@ func TestRecheck(t *testing.T) {
 	}{
 		"confirmed": {time.Minute, func(int) error { return nil }, 0, 0},
 		"never":     {0, func(int) error { return exchange.ErrRevoked }, 0, 0},
-		"revoked":   {time.Minute, func(int) error { return exchange.ErrRevoked }, time.Minute, 6 * time.Second},
+		"revoked":   {time.Minute, func(int) error { return exchange.ErrRevoked }, 42 * time.Second, 12 * time.Second},
 		"revoked later": {time.Minute, func(asked int) error {
 			if asked < 3 {
 				return nil
 			}
 			return exchange.ErrRevoked
-		}, 3 * time.Minute, 18 * time.Second},
+		}, 126 * time.Second, 36 * time.Second},
+		"two of three fail late": {recheckGrace, func(asked int) error {
+			if asked%3 == 0 {
+				return nil
+			}
+			time.Sleep(5 * time.Second)
+			return errors.New("too many reviews")
+		}, 0, 0},
 		"reviews fail":       {time.Minute, func(int) error { return errors.New("gone") }, recheckGrace, 10 * time.Second},
 		"reviews fail, rare": {20 * time.Minute, func(int) error { return errors.New("gone") }, 20 * time.Minute, recheckRetry},
 	} {
@@ -57,6 +64,20 @@ func TestRecheck(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Watches that were opened together are not reviewed together.
+func TestRecheckSpread(t *testing.T) {
+	now := time.Now()
+	tenths := [10]int{}
+	for range 1000 {
+		tenths[nextReview(now, time.Minute).Sub(now)/(6*time.Second)]++
+	}
+	for i, n := range tenths {
+		if most := 350; n > most || (n == 0) != (i < 5 || i == 9) {
+			t.Fatalf("the tenths of the interval have %v of 1000 reviews", tenths)
+		}
 	}
 }
 
