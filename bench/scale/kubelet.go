@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/watchproxy/watchproxy/bench/cluster"
 )
@@ -36,11 +37,15 @@ func (c *crowd) startKubelet(ctx context.Context, i int, from string) error {
 	if err != nil {
 		return err
 	}
-	core, err := coreclient.NewForConfig(protobuf(config))
+	client, err := rest.HTTPClientFor(protobuf(config))
 	if err != nil {
 		return err
 	}
-	coordination, err := coordinationclient.NewForConfig(config)
+	core, err := coreclient.NewForConfigAndClient(config, client)
+	if err != nil {
+		return err
+	}
+	coordination, err := coordinationclient.NewForConfigAndClient(config, client)
 	if err != nil {
 		return err
 	}

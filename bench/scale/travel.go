@@ -24,6 +24,9 @@ type lateError struct{ error }
 
 // travel lets a crowd travel a road.
 func (w *world) travel(ctx context.Context, name string) (all []episode, err error) {
+	if err := w.rest(ctx); err != nil {
+		return nil, err
+	}
 	r, err := w.open(ctx, name)
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err != nil {

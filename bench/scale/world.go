@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -163,30 +164,37 @@ func (w *world) startKwok(ctx context.Context) error {
 		w.kwok = nil
 		return fmt.Errorf("cannot start kwok: %w", err)
 	}
-	say("waiting for kwok")
+	ctx, cancel := context.WithTimeoutCause(ctx, 15*time.Minute, fmt.Errorf("kwok does not start pods, see %s", log.Name()))
+	defer cancel()
 	pod := w.newChurnPod(-1, rand.New(rand.NewPCG(w.seed, 0)))
 	pods := w.admin.CoreV1().Pods(pod.Namespace)
-	created, err := pods.Create(ctx, pod, metav1.CreateOptions{})
+	pod, err = pods.Create(ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	w.now.Store(&created.ResourceVersion)
-	for end, before := time.Now().Add(15*time.Minute), time.Duration(0); time.Now().Before(end); {
+	w.now.Store(&pod.ResourceVersion)
+	for pod.Status.Phase != corev1.PodRunning {
+		if err := w.rest(ctx); err != nil {
+			return err
+		}
+		if pod, err = pods.Get(ctx, pod.Name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+	}
+	return pods.Delete(ctx, pod.Name, *metav1.NewDeleteOptions(0))
+}
+
+// rest waits until kwok has looked at all pods, which it also does when the apiserver has restarted.
+func (w *world) rest(ctx context.Context) error {
+	say("waiting for kwok")
+	for before := time.Duration(0); ; {
 		cluster.Pause(ctx, 5*time.Second)
 		cpu, err := cluster.CPUOf(w.kwok.Process.Pid)
-		if err != nil {
+		if err = cmp.Or(err, context.Cause(ctx)); err != nil || cpu-before < time.Second/2 {
 			return err
-		}
-		got, err := pods.Get(ctx, pod.Name, metav1.GetOptions{})
-		if err != nil {
-			return err
-		}
-		if got.Status.Phase == corev1.PodRunning && cpu-before < time.Second/2 {
-			return pods.Delete(ctx, pod.Name, *metav1.NewDeleteOptions(0))
 		}
 		before = cpu
 	}
-	return fmt.Errorf("kwok has not started a pod, or has not come to rest, see %s", log.Name())
 }
 
 // sizeInJSON adds up the lists of everything that the crowd reads.
@@ -221,6 +229,10 @@ const lives = 60
 func (w *world) churning(ctx context.Context, road string, do func(context.Context) error) error {
 	return workload.During(ctx, w.churn, atATime, func(ctx context.Context, i int) error {
 		random := rand.New(rand.NewPCG(w.seed, uint64(i)))
+		if old := i - lives*w.churn; old >= 0 {
+			past := w.newChurnPod(old, rand.New(rand.NewPCG(w.seed, uint64(old))))
+			_ = w.admin.CoreV1().Pods(past.Namespace).Delete(ctx, road+"-"+past.Name, *metav1.NewDeleteOptions(0))
+		}
 		pod := w.newChurnPod(i, random)
 		pod.Name = road + "-" + pod.Name
 		created, err := w.admin.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
@@ -235,10 +247,6 @@ func (w *world) churning(ctx context.Context, road string, do func(context.Conte
 			return err
 		}
 		_, _ = w.admin.DiscoveryV1().EndpointSlices(pod.Namespace).Patch(ctx, "web", types.JSONPatchType, patch, metav1.PatchOptions{})
-		if old := i - lives*w.churn; old >= 0 {
-			past := w.newChurnPod(old, rand.New(rand.NewPCG(w.seed, uint64(old))))
-			_ = w.admin.CoreV1().Pods(past.Namespace).Delete(ctx, road+"-"+past.Name, *metav1.NewDeleteOptions(0))
-		}
 		return nil
 	}, do)
 }
