@@ -80,11 +80,12 @@ func (s size) newPod(i int) *corev1.Pod {
 	return pod
 }
 
-// newChurnPod returns a pod that a Deployment starts: its node starts it.
+// newChurnPod returns a pod that a Deployment starts: its node starts it, as stages.yaml says.
 func (s size) newChurnPod(i int, random *rand.Rand) *corev1.Pod {
 	pod := s.newPod(random.IntN(s.nodes * s.podsPerNode))
 	pod.Name = fmt.Sprintf("churn-%d", i)
 	pod.Spec.NodeName = nodeName(random.IntN(s.nodes))
+	pod.Labels["starts"] = "true"
 	pod.Status = corev1.PodStatus{}
 	return pod
 }
