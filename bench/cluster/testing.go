@@ -120,14 +120,6 @@ func (s *APIServer) MetricsT(tb testing.TB) Metrics {
 	return Metrics(text)
 }
 
-// MemoryT returns the proxy's resident memory and its peak, in bytes.
-func (p *Proxy) MemoryT(tb testing.TB) (resident, peak int64) {
-	tb.Helper()
-	resident, peak, err := MemoryOf(p.PID())
-	MustT(tb, err)
-	return resident, peak
-}
-
 // CachedT reports whether the proxy has a filled cache of a resource.
 func (p *Proxy) CachedT(tb testing.TB, resource string) bool {
 	tb.Helper()

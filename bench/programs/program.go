@@ -136,7 +136,7 @@ informer.on('error', e => { console.error(e); process.exit(1) })
 informer.start()
 `
 
-// programs returns the programs, in the order of the table.
+// programs returns the programs, in the order of the table. The first runs before there are pods.
 func programs(w *world) []program {
 	self, err := os.Executable()
 	if err != nil {
@@ -146,6 +146,11 @@ func programs(w *world) []program {
 	chart := filepath.Join(w.root, "charts", "watchproxy")
 	versioned, named := regexp.MustCompile(pod+` \d+ \w+`), regexp.MustCompile(pod)
 	all := []program{
+		{
+			"controller-runtime v0.25.2, its cache suite, without pods",
+			[]string{w.bin("cache.test"), "-ginkgo.no-color"},
+			regexp.MustCompile(`\[FAIL\] .*|\d+ Passed \| \d+ Failed`), 0,
+		},
 		{"k9s v0.50.16", []string{"script", "-qfec", "stty cols 160 rows 50; exec " + w.bin("k9s") +
 			" -A -c pods --readonly --headless --logoless --splashless", "/dev/null"}, named, 40},
 		{"stern v1.34.0", []string{
@@ -158,11 +163,6 @@ func programs(w *world) []program {
 		{"k8sattributes processor v1.2.0", []string{self, "otel", pods}, regexp.MustCompile(pod + ` \S+ \S+`), 0},
 		{"helm v4.2.4", []string{"bash", "-ec", fmt.Sprintf("%[1]s install demo %[2]s -n cart >/dev/null; %[1]s list -A; %[1]s get manifest demo -n cart; "+
 			"%[1]s uninstall demo -n cart >/dev/null", w.bin("helm"), chart)}, regexp.MustCompile(`(?:kind|name): .*`), 0},
-		{
-			"controller-runtime v0.25.2, its cache suite",
-			[]string{w.bin("cache.test"), "-ginkgo.no-color"},
-			regexp.MustCompile(`\[FAIL\] .*|\d+ Passed \| \d+ Failed`), 0,
-		},
 	}
 	for _, version := range []string{"v1.35.8", "v1.36.5", "v1.37.2"} {
 		all = append(all, program{

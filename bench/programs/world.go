@@ -45,9 +45,6 @@ func (w *world) start(ctx context.Context) (err error) {
 		return err
 	}
 	w.admin = w.api.Client()
-	if err := w.fill(ctx); err != nil {
-		return err
-	}
 	w.proxy, err = cluster.StartProxy(ctx, cluster.ProxyOptions{
 		Kubeconfig: w.api.Kubeconfig, Binary: w.watchproxy, TLS: true, Args: []string{"--authentication=delegated"},
 	})
