@@ -34,7 +34,7 @@ const ledgerReaders = 30
 // progress every 100 ms. So such a list or probe takes up to 100 ms. Events have no watch cache, so
 // a probe of events returns immediately. The keeper therefore probes events. With 200 foreign
 // writes a second, the list of a quiet collection takes some milliseconds. At the apiserver, many
-// take 100 ms (make bench, group recent).
+// take 100 ms.
 type Keeper struct {
 	Ledger  Ledger
 	shared  *feed.Shared
