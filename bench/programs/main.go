@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"time"
@@ -35,7 +34,7 @@ with a row for each.`,
 		o.validate, func(ctx context.Context) error { return run(ctx, &o) })
 	flags := cmd.Flags()
 	cmd.PersistentFlags().IntVar(&o.pods, "pods", 30_000, "`PODS` that there are")
-	flags.StringVar(&o.report, "report", "", "`FILE` for the table; standard output if empty")
+	flags.StringVar(&o.report, "report", "/dev/stdout", "`FILE` for the table")
 	command.ProxyFlag(cmd, &o.watchproxy)
 	for name, work := range map[string]func(context.Context, int) error{"prometheus": discover, "otel": lookUp} {
 		cmd.AddCommand(&cobra.Command{
@@ -63,15 +62,11 @@ func run(ctx context.Context, o *options) (err error) {
 	if err := w.start(ctx); err != nil {
 		return err
 	}
-	var out io.Writer = os.Stdout
-	if o.report != "" {
-		file, err := os.Create(o.report)
-		if err != nil {
-			return err
-		}
-		defer file.Close() //nolint:errcheck // what was printed is what counts
-		out = file
+	out, err := os.Create(o.report)
+	if err != nil {
+		return err
 	}
+	defer out.Close() //nolint:errcheck // what was printed is what counts
 	fmt.Fprintf(out, "# Real programs at %d pods\n\n%s\n\n", o.pods, workload.Where(ctx))
 	fmt.Fprint(out, "Each figure: directly; through the proxy with empty caches; again. The time is that until the first row.\n\n"+
 		"| Program | First row, s | All, s | Received, MB | Requests at the apiserver | Rows | Differences |\n|---|---|---|---|---|---|---|\n")
