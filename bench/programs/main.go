@@ -97,7 +97,7 @@ func row(name string, found []outcome) string {
 	var first, all, bytes, requests, rows, different string
 	for i, f := range found {
 		sep := ""
-		if i == 1 {
+		if i > 0 {
 			sep = "; "
 		}
 		first += fmt.Sprintf("%s%.2f", sep, f.first.Seconds())

@@ -144,15 +144,17 @@ func programs(w *world) []program {
 	}
 	pods := "--pods=" + strconv.Itoa(w.pods)
 	chart := filepath.Join(w.root, "charts", "watchproxy")
-	versioned, named := regexp.MustCompile(pod+` \d+ \w+`), regexp.MustCompile(pod)
+	versioned := regexp.MustCompile(pod + ` \d+ \w+`)
 	all := []program{
 		{
 			"controller-runtime v0.25.2, its cache suite, without pods",
 			[]string{w.bin("cache.test"), "-ginkgo.no-color"},
 			regexp.MustCompile(`\[FAIL\] .*|\d+ Passed \| \d+ Failed`), 0,
 		},
-		{"k9s v0.50.16", []string{"script", "-qfec", "stty cols 160 rows 50; exec " + w.bin("k9s") +
-			" -A -c pods --readonly --headless --logoless --splashless", "/dev/null"}, named, 40},
+		{"k9s v0.50.16", []string{
+			"script", "-qfec", "stty cols 160 rows 50; exec " + w.bin("k9s") +
+				" -A -c pods --readonly --headless --logoless --splashless", "/dev/null",
+		}, regexp.MustCompile(`(?:\[[\d;]*m)?(` + pod + `)`), 40},
 		{"stern v1.34.0", []string{
 			w.bin("stern"), ".", "-n", "cart", "-l", "app.kubernetes.io/name=api", "--no-follow", "--tail=1",
 			"--color=never", "--only-log-lines", "--max-log-requests=1000",
