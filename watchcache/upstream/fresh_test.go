@@ -179,6 +179,19 @@ func TestListsDoNotWaitForASideWatch(t *testing.T) {
 	})
 }
 
+// A side watch may take its time after upstream has answered it, however slowly.
+func TestSlowSideWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, feed := filledFeed(t, feed.SmallObjects+1)
+		f.elsewhere()
+		f.locked(func() { f.mu.slow = map[string]time.Duration{"side-watch": 4500 * time.Millisecond} })
+		same(t, f, readFresh(t, f, feed))
+		if n := f.count("side-watch"); n != 1 {
+			t.Errorf("%d side watches", n)
+		}
+	})
+}
+
 // crowdSeconds is how long a crowd comes.
 const crowdSeconds = 2
 

@@ -241,15 +241,16 @@ func TestStateThatPagesCannotBring(t *testing.T) {
 }
 
 // If proofs fail, a read waits for the next proof for a second only. So it does not fail later than
-// at upstream. Once a proof has succeeded, reads wait for their proof again.
+// at upstream. A read that waits for side watches waits for it. Once a proof has succeeded, all do.
 func TestFailingProofs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 2 * time.Second
 		f, source := filledFeed(t, 200)
+		waits := false
 		asks := func(want error, after time.Duration) {
 			t.Helper()
 			began := time.Now()
-			if _, err := source.Fresh(t.Context(), true); !errors.Is(err, want) || time.Since(began) != after {
+			if _, err := source.Fresh(t.Context(), waits); !errors.Is(err, want) || time.Since(began) != after {
 				t.Errorf("%v after %v, want %v after %v", err, time.Since(began), want, after)
 			}
 		}
@@ -264,6 +265,9 @@ func TestFailingProofs(t *testing.T) {
 			asks(watchcache.ErrNoProgress, feed.Patience)
 		}
 		time.Sleep(time.Minute)
+		waits = true
+		asks(fresh.ErrNotFresh, takes)
+		waits = false
 		probes(0, "")
 		asks(nil, 0)
 		probes(2*feed.Patience, "")

@@ -102,7 +102,7 @@ func (c *CatchUp) fastForward(ctx context.Context, rv uint64) error {
 // has not delivered yet, up to a bookmark. The cache later drops the main stream's copies.
 func (c *CatchUp) sideWatch(ctx context.Context, rv uint64) error {
 	from, epoch := c.writer.Position()
-	ctx, cancel := context.WithTimeout(ctx, (sideWatchSeconds+1)*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, AskTimeout+sideWatchSeconds*time.Second)
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
 	defer cancel()

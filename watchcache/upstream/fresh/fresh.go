@@ -96,13 +96,13 @@ type run struct {
 // share the work. A caller that does not wait for a side watch may get [ErrNotFresh].
 //
 // After any error, the read goes to upstream. If ctx ends before upstream has answered the probe,
-// Fresh returns [watchcache.ErrNoProgress]. If the last run has failed, Fresh waits for
-// [feed.Patience] only: upstream is likely to fail the read in the same way, and it should not fail
-// later than upstream itself.
+// Fresh returns [watchcache.ErrNoProgress]. If the last run has failed, a caller that does not wait
+// for a side watch waits for [feed.Patience] only: upstream is likely to fail the read in the same
+// way, and it should not fail later than upstream itself.
 func (f *Feed) Fresh(ctx context.Context, waits bool) (watchcache.Snapshot, error) {
 	began := time.Now()
 	f.read.Store(watchcache.Moment(began))
-	failing := f.failing.Load()
+	failing := !waits && f.failing.Load()
 	if failing {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, feed.Patience)

@@ -107,7 +107,7 @@ func (f *Feed) reach(ctx context.Context, q *question, slow chan<- struct{}) (st
 	if !feed.IsSmall(stats) {
 		close(slow)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*feed.AskTimeout) // of the run before, and of this one
+	ctx, cancel := context.WithTimeout(ctx, 2*feed.AskTimeout) // also for the run before
 	defer cancel()
 	select {
 	case f.helping <- struct{}{}:
