@@ -189,9 +189,9 @@ type Cache struct {
 	ConsistentReads ConsistentReadsProofs `json:"consistentReads,omitzero" reload:"yes"`
 	// SyncTimeout is how long the first requests for a resource wait until its cache is filled.
 	// After that they are forwarded. Gets and pages wait a tenth of it, because they cost upstream
-	// little. If upstream gives no sign of life for a second, up to 64 reads and 256 watches are
-	// forwarded at once. While upstream is slow for other requests, too, that time is up to four
-	// seconds.
+	// little. If upstream gives no sign of life for a second, up to 64 reads and 32 watches are
+	// forwarded at a time, and others wait for the cache for up to a minute. While upstream is slow
+	// for other requests, too, a second becomes up to four seconds.
 	SyncTimeout *metav1.Duration `json:"syncTimeout,omitempty" default:"10s" min:"0s" reload:"yes"`
 	// SelfCheckInterval is the time between two checks of a cache. A check compares how upstream
 	// serves the resource, and all objects in the cache with upstream's at the same

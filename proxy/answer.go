@@ -2,8 +2,8 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/watchproxy/watchproxy/proxy/exchange"
@@ -23,7 +23,7 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request) *exchange.Re
 		return resp
 	}
 	v := s.reader.Answer(ctx, req)
-	v, slot := s.awaitProgress(ctx, req, v)
+	v, slot, err := s.awaitCache(ctx, req, v)
 	switch {
 	case v.Response != nil:
 		return v.Response
@@ -43,12 +43,8 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request) *exchange.Re
 	switch {
 	case slot != nil:
 		t.Hold(slot)
-	case v.Reason.Stale():
-		leave, refusal := s.limits.admitFallback(ctx, req)
-		if refusal != nil {
-			return refusal
-		}
-		t.Hold(leave)
+	case err != nil:
+		return s.limits.GaveUp(req, err, "fallbacks", tooManyForwards)
 	case v.Reason == read.TooOldWatch:
 		leave, ok := s.limits.admitLate(req)
 		if !ok {
@@ -65,22 +61,26 @@ func (s *Server) answer(ctx context.Context, req *exchange.Request) *exchange.Re
 	return resp
 }
 
-// awaitProgress gets a slot to forward a read whose cache makes no progress. While no slot is free,
-// it asks the cache again: otherwise all clients of a cache that is slow to fill would need a slot.
-func (s *Server) awaitProgress(
+// awaitCache waits until an outdated cache can answer, or until a slot is free to forward the read.
+// Otherwise all clients of a cache that upstream is slow to fill, or to prove current, would be
+// forwarded, and upstream would be even slower.
+func (s *Server) awaitCache(
 	ctx context.Context, req *exchange.Request, v read.Result,
-) (_ read.Result, slot func()) {
-	most, slots, user := s.options.Load().SyncTimeout, s.limits.fallbacks(req), req.User()
-	for began := time.Now(); v.Reason == read.NoProgress && ctx.Err() == nil &&
-		time.Since(began) < most; {
-		if slots.Try(user, 1) {
-			return v, sync.OnceFunc(func() { slots.Give(user, 1) })
+) (_ read.Result, slot func(), err error) {
+	began, wait, watches := time.Now(), fallbackLook, req.Route.Verb == "watch"
+	soon := func() bool { return v.Reason == read.NoProgress || v.Reason == read.Lost && watches }
+	for soon() && time.Since(began) < req.Patience() {
+		slot, err = s.limits.admitFallback(ctx, req, wait)
+		if err == nil || errors.Is(err, context.Canceled) {
+			return v, slot, err
 		}
 		round := time.Now()
 		v = s.reader.Answer(ctx, req)
-		if time.Since(round) < progressRound {
-			break // the client's own timeout is short
-		}
+		wait = max(fallbackRound-time.Since(round), fallbackLook)
 	}
-	return v, nil
+	if v.Reason.Stale() {
+		slot, err = s.limits.admitFallback(ctx, req, fallbackWait)
+		return v, slot, err
+	}
+	return v, nil, nil
 }

@@ -207,27 +207,33 @@ func lasting(rt exchange.Route) bool {
 
 const (
 	// fallbackReads and fallbackWatches limit the reads and watches that are forwarded at a time
-	// because a cache is out of date. Requests above the limit wait for up to fallbackWait.
+	// because a cache is out of date. A watch with the state of many objects costs upstream
+	// seconds. Requests above the limit wait for up to fallbackWait. If the cache may soon be up to
+	// date, they ask it before, about once in a fallbackRound, and look for a slot in between.
 	fallbackReads   = 64
-	fallbackWatches = 256
+	fallbackWatches = 32
 	fallbackWait    = 10 * time.Second
-	// progressRound is less than the time for which a read waits for a cache without progress.
-	progressRound   = time.Second / 2
+	fallbackRound   = time.Second / 2
+	fallbackLook    = time.Second / 20
 	tooManyForwards = "too many requests wait for the upstream apiserver"
 	// lostPatience is the maximum time for which a read waits for an upstream that feeds have lost.
 	lostPatience = 5 * time.Second
 )
 
 // admitFallback waits for the slot of a read that falls back to upstream. A watch holds it while it
-// is open. Without one, the client is asked to retry, because the cache may answer then.
+// is open.
 func (l *limiter) admitFallback(
-	ctx context.Context, req *exchange.Request,
-) (leave func(), refusal *exchange.Response) {
+	ctx context.Context, req *exchange.Request, wait time.Duration,
+) (leave func(), err error) {
 	slots, user := l.fallbacks(req), req.User()
-	ctx, cancel := context.WithTimeout(ctx, fallbackWait)
-	defer cancel()
-	if err := slots.Take(ctx, user, 1); err != nil {
-		return nil, l.GaveUp(req, err, "fallbacks", tooManyForwards)
+	if !slots.Try(user, 1) {
+		ctx, stop := req.Attended(ctx)
+		defer stop()
+		ctx, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		if err := slots.Take(ctx, user, 1); err != nil {
+			return nil, err
+		}
 	}
 	return sync.OnceFunc(func() { slots.Give(user, 1) }), nil
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -39,44 +40,66 @@ func (f stuckFeeds) Open(ctx context.Context, _ schema.GroupVersionResource, _ o
 	}
 }
 
-// Reads of a cache that makes no progress are forwarded after a second, at most as many at a time as
-// there are slots. All others wait for the cache.
+// stuckFeed cannot be proved current before a given time.
+type stuckFeed struct {
+	*rawFeed
+	proved time.Time
+}
+
+// Fresh implements Feed.
+func (f stuckFeed) Fresh(ctx context.Context, waits bool) (watchcache.Snapshot, error) {
+	select {
+	case <-time.After(time.Until(f.proved)):
+		return f.rawFeed.Fresh(ctx, waits)
+	case <-time.After(time.Second):
+		return watchcache.Snapshot{}, errors.New("a test")
+	}
+}
+
+// Reads of a cache that makes no progress, and watches of one that cannot be proved current, are
+// forwarded after a second, at most as many at a time as there are slots. All others wait.
 func TestStuckCache(t *testing.T) {
 	for name, test := range map[string]struct {
-		fills     time.Duration // the cache is filled after this time
+		fills     time.Duration // the cache is filled, or proved current, after this time
+		query     string
 		readers   int
 		forwarded int64
 	}{
-		"a few readers":       {time.Minute, 5, 5},
-		"as many as slots":    {time.Minute, fallbackReads, fallbackReads},
-		"more than slots":     {8 * time.Second, 3 * fallbackReads, fallbackReads},
-		"it fills in no time": {time.Second / 2, 100, 0},
+		"a few readers":       {time.Minute, "resourceVersion=0", 5, 5},
+		"as many as slots":    {time.Minute, "resourceVersion=0", fallbackReads, fallbackReads},
+		"more than slots":     {25 * time.Second, "resourceVersion=0", 3 * fallbackReads, fallbackReads},
+		"it fills in no time": {time.Second / 2, "resourceVersion=0", 100, 0},
+		"watches":             {25 * time.Second, "watch=true&timeoutSeconds=1", 3 * fallbackWatches, fallbackWatches},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, _ := cachetest.ConfigMaps(t, 1)
 				var forwarded atomic.Int64
 				began := time.Now()
-				feeds := stuckFeeds{oneFeed{feed: &rawFeed{c}}, began.Add(test.fills)}
+				feeds := read.Feeds(stuckFeeds{oneFeed{feed: &rawFeed{c}}, began.Add(test.fills)})
+				lasts := time.Duration(0)
+				if strings.HasPrefix(test.query, "watch") {
+					feeds, lasts = oneFeed{feed: stuckFeed{&rawFeed{c}, began.Add(test.fills)}}, time.Second
+				}
 				limits := testLimits()
 				limits.Forwards = 10 * test.readers
 				s, l := serveFeeds(t, feeds, func(w http.ResponseWriter, _ *http.Request) {
 					forwarded.Add(1)
-					time.Sleep(20 * time.Second) // upstream is slow, too
+					time.Sleep(30 * time.Second) // upstream is slow, too
 					_, _ = io.WriteString(w, "upstream")
 				}, limits, nil)
 				client := clientTo(t, l, "h2")
 				var reading sync.WaitGroup
 				for i := range test.readers {
 					reading.Go(func() {
-						_, body := client.get(t, fmt.Sprintf("/api/v1/namespaces/a/configmaps?resourceVersion=0&labelSelector=x!=%d", i))
-						took, want := time.Since(began), test.fills
+						_, body := client.get(t, fmt.Sprintf("/api/v1/namespaces/a/configmaps?labelSelector=x!=%d&%s", i, test.query))
+						took, want := time.Since(began), test.fills+lasts
 						if body == "upstream" {
-							want = 21 * time.Second
-						} else if !strings.Contains(body, "ConfigMapList") {
+							want = 31 * time.Second
+						} else if !strings.Contains(body, `"kind":"ConfigMap`) {
 							t.Errorf("%.200s", body)
 						}
-						if took != want {
+						if took < want || took > want+fallbackLook {
 							t.Errorf("a response after %v, want %v", took, want)
 						}
 					})
@@ -85,7 +108,7 @@ func TestStuckCache(t *testing.T) {
 				if got := forwarded.Load(); got != test.forwarded {
 					t.Errorf("%d reads were forwarded, want %d", got, test.forwarded)
 				}
-				if n := s.limits.queues.fallbackReads.Taken(); n != 0 {
+				if n := s.limits.queues.fallbackReads.Taken() + s.limits.queues.fallbackWatches.Taken(); n != 0 {
 					t.Errorf("%d slots are left over", n)
 				}
 			})
@@ -133,7 +156,7 @@ func TestStuckCacheAndShortTimeout(t *testing.T) {
 		}
 		began := time.Now()
 		_, body := clientTo(t, l, "h2").get(t, "/api/v1/namespaces/a/configmaps?timeout=100ms")
-		if took := time.Since(began); !strings.Contains(body, `"code":429`) || took > fallbackWait+time.Second || opened.Load() > 2 {
+		if took := time.Since(began); !strings.Contains(body, `"code":429`) || took > fallbackWait+time.Second || opened.Load() > 3 {
 			t.Errorf("%s after %v, the cache was asked %d times", body, took, opened.Load())
 		}
 	})

@@ -198,7 +198,7 @@ const AheadMax = 64 << 10
 // Attended returns a context that ends when the client leaves or its timeout is over. Stop must be
 // called before the connection is read again.
 func (r *Request) Attended(ctx context.Context) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithTimeout(ctx, waits(r.Query))
+	ctx, cancel := context.WithTimeout(ctx, r.Patience())
 	// A client is not watched if the rest of its body may exceed AheadMax.
 	sends := r.Body != nil && !r.Body.Ended.Load()
 	if r.Client == nil || sends && (r.Body.Length < 0 || r.Body.Length >= AheadMax) {
@@ -211,10 +211,10 @@ func (r *Request) Attended(ctx context.Context) (_ context.Context, stop func())
 	}
 }
 
-// waits returns the time for which a request may wait for its turn: requestWait, or the client's
+// Patience is the time for which a request may wait for its turn: requestWait, or the client's
 // timeout if that is shorter.
-func waits(query string) time.Duration {
-	timeout, _ := wire.Parameter(query, "timeout") // a malformed query may still have one
+func (r *Request) Patience() time.Duration {
+	timeout, _ := wire.Parameter(r.Query, "timeout") // a malformed query may still have one
 	if bound, err := time.ParseDuration(timeout); err == nil && bound > 0 {
 		return min(bound, requestWait)
 	}

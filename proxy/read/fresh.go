@@ -64,8 +64,8 @@ func (r *read) fresh(ctx context.Context) (watchcache.Snapshot, error) {
 			return snapshot, &tooLargeError{exchange.TooLarge(r.RV, r.cache.Stats().Newest)}
 		case lost:
 			return snapshot, Lost // the freshness run has just detected the loss
-		case errors.Is(err, watchcache.ErrNoProgress):
-			return snapshot, NoProgress
+		case errors.Is(err, watchcache.ErrNoProgress), r.Kind == wire.Watch:
+			return snapshot, NoProgress // a watch would stay at upstream for long
 		}
 		return snapshot, Stale
 	}
