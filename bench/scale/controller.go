@@ -27,11 +27,11 @@ var (
 	endpointSlices = discoveryv1.SchemeGroupVersion.WithResource("endpointslices")
 )
 
-// needs has the resources that kinds of controllers watch: controller managers, schedulers, ingress
-// controllers, policy engines, operators.
+// needs has the resources that kinds of controllers watch: controller managers with schedulers,
+// policy engines, ingress controllers, operators.
 var needs = [][]schema.GroupVersionResource{
 	{pods, nodes, services, endpointSlices, namespaces},
-	{pods, nodes, namespaces},
+	{nodes, namespaces},
 	{services, endpointSlices},
 	{namespaces, databases},
 	{nodes, databases},

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
@@ -21,7 +21,8 @@ type crowd struct {
 	w        *world
 	road     *road
 	r        *recorder
-	kubelets []kubelet
+	kubelets []context.CancelFunc // each ends one
+	dials    *rate.Limiter        // two processors cannot do 5,000 handshakes within TLS's 10 s
 
 	ctx     context.Context // of the clients
 	cancel  context.CancelCauseFunc
@@ -34,7 +35,7 @@ type crowd struct {
 }
 
 func newCrowd(w *world, road *road) *crowd {
-	c := &crowd{w: w, road: road, r: newRecorder(), kubelets: make([]kubelet, w.nodes)}
+	c := &crowd{w: w, road: road, r: newRecorder(), kubelets: make([]context.CancelFunc, w.nodes), dials: rate.NewLimiter(200, 1)}
 	c.ctx, c.cancel = context.WithCancelCause(context.Background())
 	return c
 }
@@ -53,13 +54,15 @@ func (c *crowd) config(user string, groups ...string) (_ *rest.Config, err error
 	config := c.road.config()
 	config.CertData, config.KeyData, err = c.identity(user, groups...)
 	config.UserAgent = user
-	config.Dial = (&net.Dialer{}).DialContext
+	config.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if err := c.dials.Wait(ctx); err != nil {
+			return nil, err
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
 	config.Wrap(c.r.wrap)
 	return config, err
 }
-
-// startLimit limits the clients that start at a time, because they share a machine.
-const startLimit = 16
 
 // start returns when all clients have their first state.
 func (c *crowd) start(ctx context.Context) error {
@@ -68,11 +71,13 @@ func (c *crowd) start(ctx context.Context) error {
 	defer cancel()
 	say("%s: starting %d kubelets", c.road.name, c.w.nodes)
 	began := time.Now()
-	var started atomic.Int64
-	err := workload.Parallel(ctx, c.w.nodes, startLimit, func(ctx context.Context, i int) error {
-		if n := started.Add(1); n%1000 == 0 {
-			say("%s: %d kubelets after %v", c.road.name, n, time.Since(began).Round(time.Second))
-		}
+	for i := range c.w.dashboards {
+		c.spawn(i, c.visit)
+	}
+	for i := range c.w.jobs {
+		c.spawn(i, c.build)
+	}
+	err := workload.Parallel(ctx, c.w.nodes, 16, func(ctx context.Context, i int) error {
 		return c.startKubelet(ctx, i, *c.w.now.Load())
 	})
 	if err != nil {
@@ -81,12 +86,6 @@ func (c *crowd) start(ctx context.Context) error {
 	say("%s: starting %d controllers", c.road.name, c.w.controllers)
 	if err := workload.Parallel(ctx, c.w.controllers, 4, c.startController); err != nil {
 		return err
-	}
-	for i := range c.w.dashboards {
-		c.spawn(i, c.visit)
-	}
-	for i := range c.w.jobs {
-		c.spawn(i, c.build)
 	}
 	say("%s: started after %v", c.road.name, time.Since(began).Round(time.Second))
 	return nil
@@ -107,8 +106,8 @@ const recovery = 5 * time.Minute
 // storm restarts kubelets, all at once, and returns when they have their state, but not before the
 // end of a steady episode, so that the clients' backlog counts.
 func (c *crowd) storm(ctx context.Context) error {
-	for _, k := range c.kubelets[:c.w.storm] {
-		k.stop()
+	for _, stop := range c.kubelets[:c.w.storm] {
+		stop()
 	}
 	var after sync.WaitGroup
 	after.Go(func() { cluster.Pause(ctx, c.w.steady) })

@@ -64,8 +64,12 @@ func (f *follower) Replace([]any, string) error {
 // Resync implements cache.ReflectorStore.
 func (*follower) Resync() error { return nil }
 
-// Transformer implements cache.TransformingStore, for the state while it arrives.
-func (*follower) Transformer() cache.TransformFunc { return onlyNames }
+// Transformer implements cache.TransformingStore: of a state that arrives, the reflector keeps one
+// object, because this process would have hundreds of states in a storm.
+func (*follower) Transformer() cache.TransformFunc {
+	one := &metav1.PartialObjectMetadata{}
+	return func(any) (any, error) { return one, nil }
+}
 
 // onlyNames drops all of an object but its name and version, because this process has the caches of
 // thousands of programs.

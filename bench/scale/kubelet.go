@@ -18,15 +18,9 @@ import (
 )
 
 // renewal returns the time between two renewals of a node's lease: a kubelet's 10 s, or more if that
-// gave more than 125 writes a second.
+// gave more than 20 writes a second.
 func (s size) renewal() time.Duration {
-	return max(10*time.Second, time.Duration(s.nodes)*time.Second/125)
-}
-
-// kubelet is a client with a node's identity.
-type kubelet struct {
-	node string
-	stop context.CancelFunc
+	return max(10*time.Second, time.Duration(s.nodes)*time.Second/20)
 }
 
 // startKubelet returns when the kubelet knows its pods, its node and the services. It begins from a
@@ -50,7 +44,7 @@ func (c *crowd) startKubelet(ctx context.Context, i int, from string) error {
 		return err
 	}
 	running, stop := context.WithCancel(c.ctx)
-	c.kubelets[i] = kubelet{node, stop}
+	c.kubelets[i] = stop
 	var followers []*follower
 	for _, f := range []struct {
 		kind, resource, selector string

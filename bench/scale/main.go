@@ -14,10 +14,11 @@
 // the ConfigMaps, Secrets, RuntimeClasses and CSIDrivers of its pods. Except in the storm it begins
 // from a recent resourceVersion, because 5,000 clients in one process cannot decode 10,000 services
 // each. Caches keep names only. No controller runs: ReplicaSets are only named by their pods, and
-// the bench itself writes the EndpointSlices of the churn. At most 125 leases are renewed in a
-// second: at 5,000 nodes each is renewed after 40 s instead of 10, as by kubelets with a
-// nodeLeaseDurationSeconds of 160, because two processors cannot carry 500 writes a second beside
-// the rest.
+// the bench itself writes the EndpointSlices of the churn. At most 20 leases are renewed in a
+// second: at 5,000 nodes each is renewed after 250 s instead of 10, as by kubelets with a
+// nodeLeaseDurationSeconds of 1,000, because two processors cannot carry 500 writes a second beside
+// the rest. For the same reason, the crowd opens at most 200 connections in a second, and has one
+// processor.
 package main
 
 import (
@@ -70,7 +71,7 @@ func sizeAt(scale float64) size {
 
 func main() {
 	klog.SetLogger(logr.Discard()) // reflectors log each lost connection
-	debug.SetMemoryLimit(5 << 30)  // leave the rest to the servers
+	debug.SetMemoryLimit(6 << 30)  // leave the rest to the servers
 	var o options
 	cmd := command.New("scale", "Measure a cluster of 5,000 nodes directly and through watchproxy",
 		`Starts kube-apiserver with etcd, fills it, and lets a crowd of clients work, directly, through

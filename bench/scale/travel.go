@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"time"
 )
 
@@ -24,6 +25,7 @@ type lateError struct{ error }
 
 // travel lets a crowd travel a road.
 func (w *world) travel(ctx context.Context, name string) (all []episode, err error) {
+	runtime.GOMAXPROCS(1) // leave the other processor to the servers
 	if err := w.rest(ctx); err != nil {
 		return nil, err
 	}

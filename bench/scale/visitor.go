@@ -21,11 +21,8 @@ import (
 // table is what kubectl and dashboards accept.
 const table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
-// The times between two visits of a dashboard, and between two commands of a CI job.
-const (
-	refresh = 3 * time.Second
-	step    = 10 * time.Second
-)
+// step is the time between two visits of a dashboard, and between two commands of a CI job.
+const step = 10 * time.Second
 
 // visit is a dashboard: page after page of all pods as a Table, and with each page a namespace's
 // pods and one of them.
@@ -40,7 +37,7 @@ func (c *crowd) visit(ctx context.Context, i int) error {
 	}
 	core := client.CoreV1().RESTClient()
 	random := rand.New(rand.NewPCG(c.w.seed, uint64(i)))
-	for token := ""; ctx.Err() == nil; cluster.Pause(ctx, refresh) {
+	for token := ""; ctx.Err() == nil; cluster.Pause(ctx, step) {
 		// The recorder counts errors.
 		page, err := core.Get().Resource("pods").Param("limit", "500").Param("continue", token).SetHeader("Accept", table).DoRaw(ctx)
 		token = ""

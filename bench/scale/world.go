@@ -59,8 +59,7 @@ func (w *world) build(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	config := protobuf(w.api.RESTConfig())
-	if w.admin, err = kubernetes.NewForConfig(config); err != nil {
+	if w.admin, err = kubernetes.NewForConfig(protobuf(w.api.RESTConfig())); err != nil {
 		return err
 	}
 	if w.dynamic, err = dynamic.NewForConfig(w.api.RESTConfig()); err != nil {
@@ -156,7 +155,7 @@ func (w *world) startKwok(ctx context.Context) error {
 	defer log.Close() //nolint:errcheck // kwok has its own descriptor
 	w.kwok = exec.Command(w.options.kwok, "--kubeconfig", w.api.Kubeconfig, "--config", config, "--manage-all-nodes",
 		"--node-lease-duration-seconds", "0", "--cidr", "10.128.0.0/9")
-	w.kwok.Env = append(os.Environ(), "HOME="+w.dir)
+	w.kwok.Env = append(os.Environ(), "HOME="+w.dir, "GOMAXPROCS=1")
 	w.kwok.Stdout, w.kwok.Stderr = log, log
 	w.kwok.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	runtime.LockOSThread()
@@ -187,7 +186,7 @@ func (w *world) startKwok(ctx context.Context) error {
 // rest waits until kwok has looked at all pods, which it also does when the apiserver has restarted.
 func (w *world) rest(ctx context.Context) error {
 	say("waiting for kwok")
-	for before := time.Duration(0); ; {
+	for before, n := time.Duration(0), 0; n < 200; n++ {
 		cluster.Pause(ctx, 5*time.Second)
 		cpu, err := cluster.CPUOf(w.kwok.Process.Pid)
 		if err = cmp.Or(err, context.Cause(ctx)); err != nil || cpu-before < time.Second/2 {
@@ -195,6 +194,7 @@ func (w *world) rest(ctx context.Context) error {
 		}
 		before = cpu
 	}
+	return errors.New("kwok does not come to rest")
 }
 
 // sizeInJSON adds up the lists of everything that the crowd reads.
