@@ -44,6 +44,12 @@ func (f stuckFeeds) Open(ctx context.Context, _ schema.GroupVersionResource, _ o
 type stuckFeed struct {
 	*rawFeed
 	proved time.Time
+	lost   bool // until then
+}
+
+// Lost implements Feed.
+func (f stuckFeed) Lost() (time.Duration, bool) {
+	return time.Minute, f.lost && time.Now().Before(f.proved)
 }
 
 // Fresh implements Feed.
@@ -57,19 +63,23 @@ func (f stuckFeed) Fresh(ctx context.Context, waits bool) (watchcache.Snapshot, 
 }
 
 // Reads of a cache that makes no progress, and watches of one that cannot be proved current, are
-// forwarded after a second, at most as many at a time as there are slots. All others wait.
+// forwarded after a second, at most as many at a time as there are slots. All others wait. Watches of
+// one that has lost upstream are forwarded at once, and wait likewise.
 func TestStuckCache(t *testing.T) {
+	const watches = "watch=true&timeoutSeconds=1"
 	for name, test := range map[string]struct {
 		fills     time.Duration // the cache is filled, or proved current, after this time
 		query     string
+		lost      bool
 		readers   int
 		forwarded int64
 	}{
-		"a few readers":       {time.Minute, "resourceVersion=0", 5, 5},
-		"as many as slots":    {time.Minute, "resourceVersion=0", fallbackReads, fallbackReads},
-		"more than slots":     {25 * time.Second, "resourceVersion=0", 3 * fallbackReads, fallbackReads},
-		"it fills in no time": {time.Second / 2, "resourceVersion=0", 100, 0},
-		"watches":             {25 * time.Second, "watch=true&timeoutSeconds=1", 3 * fallbackWatches, fallbackWatches},
+		"a few readers":       {time.Minute, "resourceVersion=0", false, 5, 5},
+		"as many as slots":    {time.Minute, "resourceVersion=0", false, fallbackReads, fallbackReads},
+		"more than slots":     {25 * time.Second, "resourceVersion=0", false, 3 * fallbackReads, fallbackReads},
+		"it fills in no time": {time.Second / 2, "resourceVersion=0", false, 100, 0},
+		"lost watches":        {25 * time.Second, watches, true, 3 * fallbackWatches, fallbackWatches},
+		"watches":             {25 * time.Second, watches, false, 3 * fallbackWatches, fallbackWatches},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -78,8 +88,8 @@ func TestStuckCache(t *testing.T) {
 				began := time.Now()
 				feeds := read.Feeds(stuckFeeds{oneFeed{feed: &rawFeed{c}}, began.Add(test.fills)})
 				lasts := time.Duration(0)
-				if strings.HasPrefix(test.query, "watch") {
-					feeds, lasts = oneFeed{feed: stuckFeed{&rawFeed{c}, began.Add(test.fills)}}, time.Second
+				if test.query == watches {
+					feeds, lasts = oneFeed{feed: stuckFeed{&rawFeed{c}, began.Add(test.fills), test.lost}}, time.Second
 				}
 				limits := testLimits()
 				limits.Forwards = 10 * test.readers
@@ -94,7 +104,9 @@ func TestStuckCache(t *testing.T) {
 					reading.Go(func() {
 						_, body := client.get(t, fmt.Sprintf("/api/v1/namespaces/a/configmaps?labelSelector=x!=%d&%s", i, test.query))
 						took, want := time.Since(began), test.fills+lasts
-						if body == "upstream" {
+						if body == "upstream" && test.lost {
+							want = 30 * time.Second
+						} else if body == "upstream" {
 							want = 31 * time.Second
 						} else if !strings.Contains(body, `"kind":"ConfigMap`) {
 							t.Errorf("%.200s", body)

@@ -95,10 +95,10 @@ type run struct {
 // Fresh returns a state that contains every write acknowledged before the call. Concurrent callers
 // share the work. A caller that does not wait for a side watch may get [ErrNotFresh].
 //
-// After any error, the read goes to upstream. If ctx ends before upstream has answered the probe,
-// Fresh returns [watchcache.ErrNoProgress]. If the last run has failed, a caller that does not wait
-// for a side watch waits for [feed.Patience] only: upstream is likely to fail the read in the same
-// way, and it should not fail later than upstream itself.
+// After any error, the read goes to upstream or asks again. If ctx ends before upstream has
+// answered the probe, Fresh returns [watchcache.ErrNoProgress]. If the last run has failed, a
+// caller that does not wait for a side watch waits for [feed.Patience] only: upstream is likely
+// to fail the read in the same way, and it should not fail later than upstream itself.
 func (f *Feed) Fresh(ctx context.Context, waits bool) (watchcache.Snapshot, error) {
 	began := time.Now()
 	f.read.Store(watchcache.Moment(began))

@@ -20,7 +20,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 			Help: "Runs that bring a cache up to date for consistent reads, by outcome: " +
 				"current (it already was), stream (the watch did it), " +
 				"ledger (all later revisions belong to other resources), list (fast-forwarded), " +
-				"side-watch, shared (the run before did it), failed (the readers were forwarded).",
+				"side-watch, shared (the run before did it), " +
+				"failed (readers are forwarded, or ask again).",
 		}, []string{"group", "version", "resource", "outcome"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "watchproxy_freshness_seconds",
